@@ -1,0 +1,73 @@
+"""The contracts between the parts, as plain data and pure functions.
+
+Shape letters used in every file that handles arrays:
+``N`` environments in total, ``n`` environments of one block, ``B`` blocks,
+``T`` steps of a rollout, ``D`` observation features, ``A`` action dimensions,
+``P`` trained parameters, ``E`` episodes.
+
+Batched network inputs are feature-major: observations are ``[D, n]``, so that a
+layer is ``W.T @ x`` and the long batch dimension is contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+from gymnasium import spaces
+
+PyTree = Any
+EnvState = PyTree
+Params = PyTree
+
+
+class Transition(NamedTuple):
+    """What one environment step yields (no batch dimension).
+
+    ``obs`` is the observation the next action is chosen from. ``final_obs`` is the
+    observation the step itself led to. They differ only at an episode's end under
+    auto-reset, where ``obs`` is the first observation of the new episode.
+    """
+
+    obs: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_obs: jax.Array
+    info: dict[str, jax.Array]
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One environment as pure functions, without a batch dimension.
+
+    ``reset(key) -> (state, obs)``; ``step(state, action, key) -> (state, Transition)``.
+    A bare environment does not reset itself: its ``obs`` equals ``final_obs``.
+    ``max_episode_steps`` is the time limit that sets ``truncated`` (``None``: no limit).
+    ``expensive_reset`` asks the vector wrapper to reset only when an episode ended.
+    """
+
+    name: str
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    max_episode_steps: int | None
+    expensive_reset: bool
+
+    def reset(self, key: jax.Array) -> tuple[EnvState, jax.Array]: ...
+
+    def step(
+        self, state: EnvState, action: jax.Array, key: jax.Array
+    ) -> tuple[EnvState, Transition]: ...
+
+
+class FunctionalEnvironment(NamedTuple):
+    """The plain form of :class:`Environment` that every adapter returns."""
+
+    name: str
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    reset: Callable[[jax.Array], tuple[EnvState, jax.Array]]
+    step: Callable[[EnvState, jax.Array, jax.Array], tuple[EnvState, Transition]]
+    max_episode_steps: int | None = None
+    expensive_reset: bool = False
