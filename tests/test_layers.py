@@ -39,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"api"},
     "__main__": {"cli"},
 }
+# Files split off a layer's main file.
+SPLIT_OFF = {"schema": "config", "sizes": "config", "checkpoint_leaves": "checkpoint"}
 # Loaded by the command line before a request is known to be right.
 NO_JAX = [
     "lockstep",
@@ -56,9 +58,9 @@ def sources(*folders: str) -> list[Path]:
 
 
 def layer_of(path: Path) -> str:
-    """Return the layer a file belongs to; ``checkpoint_leaves.py`` belongs to ``checkpoint``."""
+    """Return the layer a file belongs to."""
     name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    return name if name in MAY_IMPORT else name.split("_")[0]
+    return SPLIT_OFF.get(name, name)
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -84,8 +86,9 @@ def allowed(layer: str, name: str) -> bool:
     parts = name.split(".")
     if not is_module(parts[:1]):
         parts = ["__init__"]
+    parts[0] = SPLIT_OFF.get(parts[0], parts[0])
     prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    return parts[0] == layer or bool(prefixes & MAY_IMPORT[layer])
+    return parts[0] == layer or bool(prefixes & MAY_IMPORT.get(layer, set()))
 
 
 def test_imports_go_only_downward() -> None:
