@@ -1,0 +1,35 @@
+"""Save commits as fast as possible until killed; the arrays tell which update they belong to.
+
+Usage: checkpoint_child.py FOLDER FIRST_UPDATE. Prints ``saved N`` after every commit.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from lockstep.checkpoint import Checkpoints
+
+
+def state_of(update: int) -> dict[str, jax.Array]:
+    return {
+        "weights": jnp.full((64, 64), update, jnp.float32),
+        "key": jax.random.fold_in(jax.random.key(0), update),
+        "count": jnp.asarray(update, jnp.int32),
+    }
+
+
+def main() -> None:
+    checkpoints = Checkpoints(Path(sys.argv[1]), keep=2)
+    update = int(sys.argv[2])
+    while True:
+        checkpoints.save(update, state_of(update), {"update": update, "steps": update * 2**40})
+        print(f"saved {update}", flush=True)
+        update += 1
+
+
+if __name__ == "__main__":
+    main()
