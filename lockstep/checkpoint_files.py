@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def commit(partial: Path, final: Path, record: dict[str, Any]) -> None:
     commit_file = partial / COMMIT_FILE
     commit_file.write_text(json.dumps({**record, "files": sizes}, allow_nan=False))
     folders = [path for path in partial.rglob("*") if path.is_dir()]
-    for path in [*files, commit_file, *folders, partial]:
-        _flush(path)
+    # Side by side: the file system joins flushes that arrive together.
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        list(pool.map(_flush, [*files, commit_file, *folders, partial]))
     if final.exists():
         replaced = final.with_name(final.name + REPLACED)
         remove(replaced)
