@@ -1,0 +1,98 @@
+"""Physics simulators whose ``step(state, action)`` returns one state object (brax, Playground).
+
+These tell a natural end alone (``state.done``); the time limit is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from lockstep.envs import adapt
+from lockstep.envs.spaces import flat_action
+from lockstep.errors import UsageError
+from lockstep.protocols import FunctionalEnvironment, Transition
+
+
+def from_simulator(
+    name: str,
+    simulator: Any,
+    *,
+    max_episode_steps: int,
+    action_repeat: int = 1,
+) -> FunctionalEnvironment:
+    """Adapt a simulator with ``reset(key)``, ``step(state, action)`` and ``action_size``.
+
+    Its state has ``obs`` (``[D]``, or a dictionary whose entry ``state`` is taken), ``reward``,
+    ``done``, ``metrics`` and ``info``. Actions lie in [-1, 1]. Each step repeats its action
+    ``action_repeat`` times, adds up the rewards and stops repeating at a natural end;
+    ``max_episode_steps`` counts steps, not repeats.
+    """
+    bounds = spaces.Box(-1.0, 1.0, (int(simulator.action_size),), np.float32)
+    actions, clip = flat_action(name, bounds)
+
+    def observe(inner: Any) -> jax.Array:
+        obs = inner.obs
+        if isinstance(obs, Mapping):
+            if "state" not in obs:
+                raise UsageError(
+                    f"task {name!r} observes {sorted(obs)}; lockstep takes the entry 'state'"
+                )
+            obs = obs["state"]
+        return jnp.asarray(obs, jnp.float32).reshape(-1)
+
+    def raw_step(inner: Any, action: jax.Array) -> Any:
+        # Some simulators update these two dictionaries of their input in place.
+        inner = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
+        return simulator.step(inner, clip(action))
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    first = jax.eval_shape(simulator.reset, key)
+    action = jax.ShapeDtypeStruct(actions.shape, actions.dtype)
+    dtypes = adapt.settled_dtypes(first, jax.eval_shape(raw_step, first, action))
+    size = jax.eval_shape(observe, first).shape
+
+    def advance(inner: Any, action: jax.Array) -> tuple[Any, jax.Array]:
+        inner = adapt.settle(raw_step(inner, action), dtypes)
+        return inner, jnp.asarray(inner.reward, jnp.float32)
+
+    def advance_repeatedly(inner: Any, action: jax.Array) -> tuple[Any, jax.Array]:
+        def once(carry: tuple[Any, jax.Array], _: None) -> tuple[tuple[Any, jax.Array], None]:
+            inner, reward = carry
+            over = jnp.asarray(inner.done, jnp.bool_)
+            later, gained = advance(inner, action)
+            kept = jax.tree.map(lambda old, new: jnp.where(over, old, new), inner, later)
+            return (kept, reward + jnp.where(over, 0.0, gained)), None
+
+        start = advance(inner, action)
+        return jax.lax.scan(once, start, None, length=action_repeat - 1)[0]
+
+    def reset(key: jax.Array) -> tuple[adapt.TimedState, jax.Array]:
+        inner = adapt.settle(simulator.reset(key), dtypes)
+        return adapt.TimedState(inner, jnp.int32(0)), observe(inner)
+
+    def step(
+        state: adapt.TimedState, action: jax.Array, key: jax.Array
+    ) -> tuple[adapt.TimedState, Transition]:
+        del key  # Simulators are deterministic, or carry a key of their own in their state.
+        move = advance if action_repeat == 1 else advance_repeatedly
+        inner, reward = move(state.inner, action)
+        steps = state.steps + 1
+        told = adapt.transition(
+            observe(inner),
+            reward,
+            inner.done,
+            steps >= max_episode_steps,
+            adapt.scalars(inner.metrics),
+        )
+        return adapt.TimedState(inner, steps), told
+
+    space = spaces.Box(-np.inf, np.inf, size, np.float32)
+    return FunctionalEnvironment(
+        name, space, actions, reset, step, max_episode_steps, expensive_reset=True
+    )
