@@ -1,0 +1,1 @@
+"""Other libraries, each in its own virtual environment with pinned versions."""
