@@ -25,22 +25,36 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors"},
     "telemetry": {"errors"},
     "progress": {"errors"},
+    "devices": {"errors"},
+    "layers": {"config", "errors"},
+    "runs": {"config", "errors", "layers"},
     "distributed": {"config", "errors", "protocols"},
     "checkpoint": {"distributed", "errors"},
     "envs": PARTS,
     "agents": PARTS,
     "algorithms": PARTS | {"agents"},
     "workflows": PARTS | {"agents", "envs.wrappers", "algorithms.returns"},
-    "compose": {"config", "errors", "envs.catalog"},
+    "compose": {"config", "devices", "errors", "envs.catalog", "layers", "runs"},
     "recipes": PARTS | {"agents", "algorithms", "envs", "workflows"},
-    "train": PARTS | {"checkpoint", "compose", "progress", "recipes", "telemetry", "workflows"},
-    "api": {"compose", "config", "errors", "train"},
-    "cli": {"compose", "config", "envs.catalog", "errors", "progress", "train", "__init__"},
+    "train": PARTS
+    | {"checkpoint", "compose", "devices", "progress", "recipes", "runs", "telemetry", "workflows"},
+    "api": {"compose", "config", "devices", "errors", "runs", "train"},
+    "cli": {
+        "compose",
+        "config",
+        "devices",
+        "runs",
+        "envs.catalog",
+        "errors",
+        "progress",
+        "train",
+        "__init__",
+    },
     "__init__": {"api"},
     "__main__": {"cli"},
 }
 # Files split off a layer's main file.
-SPLIT_OFF = {"schema": "config", "sizes": "config", "checkpoint_leaves": "checkpoint"}
+SPLIT_OFF = {"schema": "config", "sizes": "config"}
 # Loaded by the command line before a request is known to be right.
 NO_JAX = [
     "lockstep",
@@ -57,10 +71,15 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (REPO / folder).rglob("*.py"))
 
 
+def layer_name(name: str) -> str:
+    """Return the layer of a top-level module; ``checkpoint_files`` belongs to ``checkpoint``."""
+    name = SPLIT_OFF.get(name, name)
+    return name if name in MAY_IMPORT else name.split("_")[0]
+
+
 def layer_of(path: Path) -> str:
     """Return the layer a file belongs to."""
-    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    return SPLIT_OFF.get(name, name)
+    return layer_name(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -86,7 +105,7 @@ def allowed(layer: str, name: str) -> bool:
     parts = name.split(".")
     if not is_module(parts[:1]):
         parts = ["__init__"]
-    parts[0] = SPLIT_OFF.get(parts[0], parts[0])
+    parts[0] = layer_name(parts[0])
     prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
     return parts[0] == layer or bool(prefixes & MAY_IMPORT.get(layer, set()))
 
