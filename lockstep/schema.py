@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 
 from lockstep.errors import UsageError, nearest
 
-COUNT_WORDS = "a whole number"
-
 
 def key(
     default: Any = MISSING,
@@ -81,8 +79,8 @@ def _default(item: Field[Any]) -> Any:
 def coerce(path: str, value: Any, hint: Any, choices: tuple[str, ...] = ()) -> Any:
     """``value`` as the type ``hint``, exactly; a ``UsageError`` names ``path`` otherwise.
 
-    Text from a command line is read as a number or a truth value. Nothing is rounded: 5.0
-    is the whole number 5, 5.5 is refused.
+    Nothing is rounded and text is no number: 5.0 is the whole number 5; 5.5 and "5" are
+    refused.
     """
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if union:
@@ -100,13 +98,22 @@ def coerce(path: str, value: Any, hint: Any, choices: tuple[str, ...] = ()) -> A
     readers = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}
     number = readers[hint](value)
     if number is None:
-        words = {bool: "true or false", int: COUNT_WORDS, float: "a number", str: "text"}
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         _refuse(path, value, words[hint])
     return number
 
 
 def _refuse(path: str, value: Any, wanted: str) -> NoReturn:
-    raise UsageError(f"{path}={show(value)} is not {wanted}")
+    text = f" (it is the text {value!r})" if isinstance(value, str) and _is_number(value) else ""
+    raise UsageError(f"{path}={show(value)} is not {wanted}{text}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.lower() in ("true", "false")
+    return True
 
 
 def show(value: Any) -> str:
@@ -137,31 +144,20 @@ def _coerce_choice(path: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def _read_bool(value: Any) -> bool | None:
-    if isinstance(value, str):
-        return {"true": True, "false": False}.get(value.lower())
     return value if isinstance(value, bool) else None
 
 
 def _read_float(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if math.isfinite(value) else None
 
 
 def _read_int(value: Any) -> int | None:
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    elif isinstance(value, int) and not isinstance(value, bool):
-        return value
     number = _read_float(value)
-    return int(number) if number is not None and number.is_integer() else None
+    if number is None or not number.is_integer():
+        return None
+    return int(value)
 
 
 def _read_str(value: Any) -> str | None:
@@ -172,7 +168,7 @@ def check(obj: Any, prefix: str = "") -> None:
     """Check the types, names and ranges of a frozen dataclass as it is made.
 
     An exact value of another type is stored as the field's own (5.0 as 5, a list as a
-    tuple); text is never a number here. Nested dataclasses check themselves.
+    tuple). Nested dataclasses check themselves.
     """
     hints = typing.get_type_hints(type(obj))
     for item in fields(obj):
@@ -183,8 +179,6 @@ def check(obj: Any, prefix: str = "") -> None:
                 _refuse(path, value, f"a {wanted.__name__}")
             continue
         read = coerce(path, value, hints[item.name], meta.get("choices", ()))
-        if isinstance(value, str) and not isinstance(read, str):
-            raise UsageError(f"{path}={value!r} is text: give {read!r} without quotes")
         object.__setattr__(obj, item.name, read)
         _check_range(path, read, meta)
 

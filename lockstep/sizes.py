@@ -82,20 +82,28 @@ def plan_devices(cfg: RunConfig, available: int) -> int:
     return used
 
 
-def validate(cfg: RunConfig, num_devices: int | None = None) -> None:
-    """Refuse sizes that do not divide, before compilation, with the nearest valid ones.
+def check_sizes(cfg: RunConfig, devices: int | None = None) -> None:
+    """Refuse environments that do not divide into blocks and minibatches.
 
-    ``num_devices`` is the number of devices there are (``None``: not known yet, not checked).
+    ``devices`` is what the nearest valid sizes should keep busy; nothing else depends on it.
     """
     algo = cfg.algo
     unit = block_unit(algo.rollout_length, algo.num_minibatches, algo.shuffle)
     blocks = cfg.num_blocks
     if cfg.num_envs % ((blocks or 1) * unit):
-        devices = cfg.num_devices or num_devices or 1
-        step = blocks or 1 << (min(devices, MIN_BLOCKS).bit_length() - 1)
+        devices = cfg.num_devices or devices
+        step = blocks or 1 << (min(devices or 1, MIN_BLOCKS).bit_length() - 1)
         raise UsageError(
             _no_division(cfg.num_envs, algo.num_minibatches, unit, step, blocks, devices)
         )
+
+
+def validate(cfg: RunConfig, num_devices: int | None = None) -> None:
+    """Refuse sizes that do not divide, before compilation, with the nearest valid ones.
+
+    ``num_devices`` is the number of devices there are (``None``: not known yet, not checked).
+    """
+    check_sizes(cfg, num_devices)
     if num_devices is not None:
         plan_devices(cfg, num_devices)
 

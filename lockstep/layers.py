@@ -1,0 +1,203 @@
+"""The layers a configuration is made of, each as flat ``dotted path -> value``.
+
+A layer is read from an overlay file, from ``key=value`` words with the command's options, or
+from Python keywords. Each refuses what it does not know, with the nearest valid name.
+Imports no JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.config import ALGORITHMS, RunConfig
+from lockstep.errors import UsageError, nearest
+from lockstep.schema import Key, coerce, keys, show
+
+FREE = "env.kwargs"  # the one free-form place
+PER_DEVICE = "num_envs_per_device"  # another way to say num_envs, for requests alone
+SECTIONS = ("algo", "env")
+OPTION_OF = {"algo.name": "--algo", "task": "TASK"}
+
+
+def run_keys(algorithm: str) -> dict[str, Key]:
+    """Every leaf key of a run with this algorithm, by its dotted path."""
+    plain = {path: entry for path, entry in keys(RunConfig).items() if path[:5] != "algo."}
+    return plain | keys(ALGORITHMS[algorithm], "algo.")
+
+
+@dataclass
+class Layer:
+    """Values by dotted path, and for each the words that gave it."""
+
+    name: str
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def put(self, path: str, value: Any, origin: str) -> None:
+        """Add a value; another value for the same key in one layer is refused."""
+        path = "algo.name" if path == "algo" and isinstance(value, str) else path
+        if path in self.values and show(self.values[path]) != show(value):
+            both = " and ".join(dict.fromkeys((self.origins[path], origin)))
+            raise UsageError(f"two values are given for {path} ({both}): give one")
+        self.values[path] = value
+        self.origins[path] = origin
+
+    def read_as(self, known: Mapping[str, Key]) -> None:
+        """Refuse unknown keys and wrong types; store each value as its key's type."""
+        where = f" in {self.name}" if self.name else ""
+        for path, value in self.values.items():
+            if path == PER_DEVICE or path.startswith(FREE + ".") or _interpolated(value):
+                continue
+            if path not in known:
+                raise unknown_key(path, known, where)
+            entry = known[path]
+            self.values[path] = coerce(path, value, entry.type, entry.choices)
+
+
+def _interpolated(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def unknown_key(path: str, known: Iterable[str], where: str = "") -> UsageError:
+    """The sentence for a key that does not exist; also for one named without its section."""
+    known = list(known)
+    if path in SECTIONS:
+        return UsageError(f"{path} is a section{where}: give one of its keys, as in {path}.KEY")
+    if "." in path:
+        guess = nearest(path, known)
+    else:  # a key of a section, named without the section, counts as that key
+        by_leaf = {entry.rpartition(".")[2]: entry for entry in reversed(known)}
+        guess = by_leaf[nearest(path, by_leaf)]
+    return UsageError(
+        f"unknown key {path!r}{where}: did you mean {guess!r}? (docs/configuration.md has all)"
+    )
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping by dotted path; the values under ``env.kwargs`` stay whole."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        whole = prefix == FREE + "."
+        if isinstance(value, Mapping) and not whole and (value or path != FREE):
+            flat |= flatten(value, path + ".")
+        else:
+            flat[path] = value
+    return flat
+
+
+def overlay_layer(path: str | Path) -> Layer:
+    """Read an overlay file: nested or dotted keys, and Hydra's ``defaults`` list.
+
+    The list may name ``_self_``, ``config`` (the base, which stands below the overlay in any
+    order) and ``algo: NAME``.
+    """
+    from omegaconf import OmegaConf
+
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"the configuration file {str(path)!r} does not exist")
+    try:
+        tree = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception as error:  # the loader's and the parser's own errors
+        line = " ".join(str(error).split())
+        raise UsageError(f"the configuration file {str(path)!r} cannot be read: {line}") from None
+    if not isinstance(tree, dict):
+        raise UsageError(f"the configuration file {str(path)!r} is not a mapping of keys")
+    layer = Layer(file.name)
+    for entry in tree.pop("defaults", None) or ():
+        if isinstance(entry, dict) and list(entry) in (["algo"], ["override /algo"]):
+            layer.put("algo.name", next(iter(entry.values())), file.name)
+        elif entry not in ("_self_", "config"):
+            raise UsageError(
+                f"unknown entry {entry!r} of the defaults list in {file.name}: "
+                f"_self_, config and algo: NAME are allowed"
+            )
+    for key, value in flatten(tree).items():
+        layer.put(key, value, file.name)
+    return layer
+
+
+def request_layer(words: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Layer:
+    """Read a command's options (by key) and its ``key=value`` words, as one layer."""
+    layer = Layer("")
+    for path, value in (options or {}).items():
+        value = _number(value) if isinstance(value, str) else value
+        layer.put(path, value, OPTION_OF.get(path, "--" + path.replace("_", "-")))
+    for word in words:
+        path, value = _parse_word(word)
+        for key, part in _spread(path, value).items():
+            layer.put(key, part, word)
+    return layer
+
+
+def _parse_word(word: str) -> tuple[str, Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import OverrideType
+    from hydra.errors import HydraException
+
+    name, equals, text = word.partition("=")
+    if not equals:
+        raise UsageError(f"{word!r} is not key=value")
+    if word[0] in "+~":
+        raise UsageError(f"{word!r} adds or deletes a key: write {name.lstrip('+~')}={text}")
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{word!r} cannot be read: {reason}") from None
+    if override.is_sweep_override() or override.type != OverrideType.CHANGE:
+        raise UsageError(f"{word!r} gives several values: one value or {name}=[...] is allowed")
+    return override.key_or_group.replace("/", "."), override.value()
+
+
+def _number(text: str) -> int | float | str:
+    """The number that an option's text is, or the text itself."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _spread(path: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping) and path in (*SECTIONS, FREE):
+        return flatten(value, path + ".")
+    return {path: value}
+
+
+def keyword_layer(keywords: Mapping[str, Any]) -> Layer:
+    """Read Python keywords: ``num_envs=512``, ``algo={"gamma": 0.9}``, ``**{"algo.gamma": 0.9}``."""
+    layer = Layer("")
+    for name, value in keywords.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        for path, part in _spread(name, value).items():
+            layer.put(path, part, path)
+    return layer
+
+
+def check_plain(free: Mapping[str, Any]) -> None:
+    """Refuse arguments of an environment that ``config.yaml`` could not hold."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    for name, value in free.items():
+        try:
+            OmegaConf.create({name: value})
+        except OmegaConfBaseException:
+            raise UsageError(
+                f"{FREE}.{name} has the type {type(value).__name__}: numbers, text, lists and "
+                f"mappings are allowed"
+            ) from None
+
+
+def as_tree(cfg: RunConfig) -> dict[str, Any]:
+    """The configuration as nested plain mappings, lists for tuples."""
+    tree = asdict(cfg)
+    tree["algo"]["hidden_sizes"] = list(cfg.algo.hidden_sizes)
+    return tree
