@@ -71,3 +71,46 @@ class FunctionalEnvironment(NamedTuple):
     step: Callable[[EnvState, jax.Array, jax.Array], tuple[EnvState, Transition]]
     max_episode_steps: int | None = None
     expensive_reset: bool = False
+
+
+class Decision(NamedTuple):
+    """What a policy decides for ``n`` observations while exploring.
+
+    ``action [n, ...]`` is what the environment receives; ``raw [n]`` or ``[A, n]`` is the
+    sample as drawn, of which ``log_prob [n]`` is the exact log-probability.
+    """
+
+    action: jax.Array
+    raw: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+
+
+class Minibatch(NamedTuple):
+    """``s`` samples to learn from; samples are the last dimension everywhere."""
+
+    obs: jax.Array  # [D, s]
+    raw: jax.Array  # [s] or [A, s]
+    log_prob: jax.Array  # [s]
+    value: jax.Array  # [s]
+    advantage: jax.Array  # [s]
+    target: jax.Array  # [s]
+    weight: jax.Array  # [s]: 0 where the transition is masked, else 1
+
+
+class OnPolicyAgent(NamedTuple):
+    """What an on-policy algorithm brings; the workflow does all else.
+
+    ``init(key) -> params``; ``compute_actions(params, obs [D, n], keys [n]) -> Decision``
+    explores; ``evaluate_actions(params, obs) -> action`` is the best action;
+    ``sample_actions(params, obs, keys) -> action`` the exploring one alone;
+    ``value(params, obs) -> [n]``; ``loss(params, minibatch) -> (loss [s], metrics)`` per
+    sample, so that the workflow masks, sums and averages over all devices.
+    """
+
+    init: Callable[[jax.Array], Params]
+    compute_actions: Callable[[Params, jax.Array, jax.Array], Decision]
+    evaluate_actions: Callable[[Params, jax.Array], jax.Array]
+    sample_actions: Callable[[Params, jax.Array, jax.Array], jax.Array]
+    value: Callable[[Params, jax.Array], jax.Array]
+    loss: Callable[[Params, Minibatch], tuple[jax.Array, dict[str, jax.Array]]]

@@ -1,0 +1,1 @@
+"""Networks, distributions and statistics that agents are built from."""

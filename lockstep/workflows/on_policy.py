@@ -1,0 +1,307 @@
+"""Collect with the current policy, then learn from just that: PPO, A2C and their kin.
+
+One update on every device of the mesh:
+
+1. ``collect``: each block of environments is stepped ``T`` times (``rollout.py``).
+2. ``digest``: sums of all blocks become global statistics and metrics.
+3. ``learn``: for each epoch, a shuffle inside each block; for each minibatch, the
+   gradient summed over blocks, one vector over the mesh, one optimiser step.
+
+Shapes: ``B`` blocks in total, ``b`` on this device, ``n`` environments a block, ``T``
+steps, ``M`` minibatches, ``s = T n / M`` samples of a block in a minibatch, ``P``
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spec
+
+from lockstep.agents.normalizer import init_moments, merge_blocks, update_moments
+from lockstep.distributed.mesh import DP_AXIS_NAME, replicated, sharded
+from lockstep.distributed.reduction import Reduction, vectors
+from lockstep.envs.wrappers import vectorize
+from lockstep.protocols import Environment, Minibatch, OnPolicyAgent, Params
+from lockstep.workflows.evaluation import Evaluator
+from lockstep.workflows.rollout import (
+    BlockState,
+    Learner,
+    RolloutSettings,
+    RolloutSums,
+    Statistics,
+    collect,
+    env_keys,
+)
+
+# Domains of the keys folded from the run's key.
+_INIT, _RESET, _COLLECT, _SHUFFLE = range(4)
+
+
+class OnPolicyState(NamedTuple):
+    """All that changes. Leaves of ``blocks`` lead with ``[B, n]`` and are split over DP."""
+
+    key: jax.Array
+    update: jax.Array  # [] int32: updates done
+    params: Params
+    opt_state: optax.OptState
+    learning_rate: jax.Array  # []: what the next gradient step uses
+    statistics: Statistics
+    blocks: BlockState
+
+
+class OnPolicySettings(NamedTuple):
+    """Static numbers of the workflow, all of them global."""
+
+    num_blocks: int
+    envs_per_block: int
+    num_epochs: int
+    num_minibatches: int
+    shuffle: str  # environments | samples
+    normalize_advantage: bool
+    rollout: RolloutSettings
+
+
+class LearningRate(NamedTuple):
+    """``initial``; then ``next(gradient steps done, rate, mean KL) -> rate``."""
+
+    initial: float
+    next: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def shuffled(
+    key: jax.Array, block_id: jax.Array, settings: OnPolicySettings
+) -> jax.Array:
+    """Sample indices ``[M, s]`` of one epoch for one block.
+
+    ``environments``: whole time rows of some environments; ``samples``: any sample. One
+    sort of random words whose low bits are the index: no two are equal.
+    """
+    T, n, M = settings.rollout.length, settings.envs_per_block, settings.num_minibatches
+    whole_rows = settings.shuffle == "environments"
+    size = n if whole_rows else T * n
+    low_bits = jnp.uint32((1 << max(size - 1, 1).bit_length()) - 1)
+    words = jax.random.bits(jax.random.fold_in(key, block_id), (size,))
+    words = (words & ~low_bits) | jnp.arange(size, dtype=jnp.uint32)
+    order = (jnp.sort(words) & low_bits).astype(jnp.int32).reshape(M, -1)
+    if whole_rows:
+        order = order[:, None, :] + jnp.arange(T)[:, None] * n
+    return order.reshape(M, -1)
+
+
+class OnPolicyWorkflow:
+    """Built of an environment, an agent, an optimiser and an evaluator on a mesh.
+
+    ``optimizer`` yields a descent direction without the rate (for Adam:
+    ``optax.scale_by_adam``); the rate is part of the state.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: Environment,
+        agent: OnPolicyAgent,
+        optimizer: optax.GradientTransformation,
+        learning_rate: LearningRate,
+        evaluator: Evaluator,
+        settings: OnPolicySettings,
+        mesh: Mesh,
+        reduction: Reduction,
+    ) -> None:
+        self.mesh = mesh
+        self._env = vectorize(env)
+        self._obs_size = int(env.observation_space.shape[0])  # type: ignore[index]
+        self._agent = agent
+        self._optimizer = optimizer
+        self._learning_rate = learning_rate
+        self._evaluator = evaluator
+        self._settings = settings
+        self._reduction = reduction
+        self.steps_per_update = (
+            settings.num_blocks * settings.envs_per_block * settings.rollout.length
+        )
+        specs = self._specs()
+        self.step = jax.jit(
+            jax.shard_map(
+                self._update, mesh=mesh, in_specs=(specs,), out_specs=(Spec(), specs),
+                check_vma=False,
+            ),
+            donate_argnums=0,
+            compiler_options=reduction.compiler_options,
+        )  # fmt: skip
+
+    @property
+    def enable_multi_devices(self) -> bool:
+        """Whether the mesh has more than one device."""
+        return self.mesh.size > 1
+
+    def _specs(self) -> OnPolicyState:
+        """How each part of the state is split (a tree prefix)."""
+        whole = Spec()
+        return OnPolicyState(whole, whole, whole, whole, whole, whole, Spec(DP_AXIS_NAME))
+
+    def setup(self, key: jax.Array) -> OnPolicyState:
+        """The state before the first update, placed on the mesh."""
+        s = self._settings
+
+        def learner(key: jax.Array) -> OnPolicyState:
+            params = self._agent.init(jax.random.fold_in(key, _INIT))
+            statistics = Statistics(init_moments(self._obs_size), init_moments(1))
+            return OnPolicyState(
+                key, jnp.int32(0), params, self._optimizer.init(params),
+                jnp.float32(self._learning_rate.initial), statistics, None,  # type: ignore[arg-type]
+            )  # fmt: skip
+
+        def reset_block(key: jax.Array, block_id: jax.Array) -> BlockState:
+            env_id = block_id * s.envs_per_block + jnp.arange(s.envs_per_block)
+            envs = self._env.reset(env_keys(jax.random.fold_in(key, _RESET), env_id))
+            return BlockState(envs, jnp.zeros(s.envs_per_block), env_id)
+
+        def blocks(key: jax.Array, block_ids: jax.Array) -> BlockState:
+            isolated = self._reduction.isolate(reset_block)
+            return jax.lax.map(lambda block_id: isolated(key, block_id), block_ids)
+
+        split = Spec(DP_AXIS_NAME)
+        all_blocks = jax.shard_map(
+            blocks, mesh=self.mesh, in_specs=(Spec(), split), out_specs=split, check_vma=False
+        )
+        options = self._reduction.compiler_options
+        block_ids = jax.jit(
+            lambda: jnp.arange(s.num_blocks, dtype=jnp.int32), out_shardings=sharded(self.mesh)
+        )()
+        state = jax.jit(learner, out_shardings=replicated(self.mesh))(key)
+        return state._replace(blocks=jax.jit(all_blocks, compiler_options=options)(state.key, block_ids))
+
+    def evaluate(self, state: OnPolicyState) -> tuple[dict[str, Any], OnPolicyState]:
+        """Full episodes with the best actions; the state is returned as it was."""
+        metrics = self._evaluator(state.key, state.params, state.statistics.obs)
+        return metrics, state
+
+    def learn(self, state: OnPolicyState, updates: int) -> OnPolicyState:
+        """``updates`` updates without looking at the metrics."""
+        for _ in range(updates):
+            _, state = self.step(state)
+        return state
+
+    def _update(self, state: OnPolicyState) -> tuple[dict[str, jax.Array], OnPolicyState]:
+        """One update as a device sees it."""
+        key = jax.random.fold_in(state.key, state.update)
+        collect_block = self._reduction.isolate(
+            partial(collect, self._env, self._agent, self._settings.rollout)
+        )
+        learner = Learner(state.params, state.statistics)
+        collect_key = jax.random.fold_in(key, _COLLECT)
+        blocks, batches, sums = jax.lax.map(
+            lambda block: collect_block(learner, collect_key, block), state.blocks
+        )
+        flat, unflatten = vectors(sums)
+        gathered = self._reduction.gather_blocks(flat)
+        digest = self._reduction.isolate(lambda g, old: self._digest(unflatten(g), old))
+        statistics, scale, metrics = digest(gathered, state.statistics)
+        params, opt_state, rate, learning = self._learn(
+            state, batches, scale, jax.random.fold_in(key, _SHUFFLE)
+        )
+        new_state = OnPolicyState(
+            state.key, state.update + 1, params, opt_state, rate, statistics, blocks
+        )
+        return metrics | learning, new_state
+
+    def _digest(
+        self, sums: RolloutSums, old: Statistics
+    ) -> tuple[Statistics, jax.Array, dict[str, jax.Array]]:
+        """Sums of all blocks ``[B, ...]`` to statistics, advantage scale and metrics."""
+        rollout = self._settings.rollout
+        obs, returns = old
+        if rollout.normalize_obs:
+            obs = update_moments(obs, merge_blocks(sums.obs))
+        if rollout.normalize_reward:
+            returns = update_moments(returns, merge_blocks(sums.returns))
+        advantage = merge_blocks(sums.advantage)
+        variance = advantage.m2 / jnp.maximum(advantage.count, 1.0)
+        scale = jnp.stack([advantage.mean[0], 1.0 / (jnp.sqrt(variance[0]) + 1e-8)])
+        if not self._settings.normalize_advantage:
+            scale = jnp.array([0.0, 1.0])
+        first_bad = jnp.argmin(jnp.where(sums.bad.step < 0, jnp.inf, sums.bad.step))
+        total = partial(jnp.sum, axis=0)
+        metrics = {
+            "episodes": total(sums.episodes),
+            "return_sum": total(sums.return_sum),
+            "return_square_sum": total(sums.return_square_sum),
+            "length_sum": total(sums.length_sum),
+            "reward_mean": total(sums.reward_sum) / jnp.maximum(advantage.count, 1.0),
+            "nan_envs": total(sums.nan_envs),
+            "explained_variance": 1.0 - variance[0] / jnp.maximum(variance[1], 1e-8),
+            "bad": jax.tree.map(lambda x: x[first_bad], sums.bad)._asdict(),
+        }
+        return Statistics(obs, returns), scale, metrics
+
+    def _learn(
+        self, state: OnPolicyState, batches: Minibatch, scale: jax.Array, key: jax.Array
+    ) -> tuple[Params, optax.OptState, jax.Array, dict[str, jax.Array]]:
+        """All gradient steps of one update; ``batches`` leads with ``b``."""
+        s = self._settings
+        names: list[str] = []
+        _, unravel = ravel_pytree(state.params)
+        block_ids = state.blocks.env_id[:, 0] // s.envs_per_block
+        global_size = self.steps_per_update // s.num_minibatches
+
+        def block_gradient(
+            params: Params, scale: jax.Array, batch: Minibatch, index: jax.Array
+        ) -> jax.Array:
+            part = jax.tree.map(lambda x: jnp.take(x, index, axis=-1), batch)
+            part = part._replace(advantage=(part.advantage - scale[0]) * scale[1])
+
+            def loss(params: Params) -> tuple[jax.Array, list[jax.Array]]:
+                value, metrics = self._agent.loss(params, part)
+                names[:] = ["loss", *metrics]
+                sums = [
+                    jnp.sum(x * part.weight) / global_size for x in (value, *metrics.values())
+                ]
+                return sums[0], sums
+
+            gradient, sums = jax.grad(loss, has_aux=True)(params)
+            return jnp.concatenate([ravel_pytree(gradient)[0], jnp.stack(sums)])
+
+        def apply(
+            params: Params, opt_state: optax.OptState, rate: jax.Array,
+            done: jax.Array, total: jax.Array,
+        ) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:  # fmt: skip
+            measured = total[-len(names):]
+            gradient = unravel(total[: -len(names)])
+            direction, opt_state = self._optimizer.update(gradient, opt_state, params)
+            params = jax.tree.map(lambda p, d: p - rate * d, params, direction)
+            rate = self._learning_rate.next(
+                done + 1, rate, measured[names.index("approx_kl")]
+            )
+            norm = optax.tree_utils.tree_norm(gradient)
+            return params, opt_state, rate, jnp.append(measured, norm)
+
+        def minibatch(carry: Any, index: jax.Array) -> tuple[Any, jax.Array]:
+            params, opt_state, rate, done = carry
+            total = self._reduction.sum_blocks(
+                lambda x: block_gradient(params, scale, *x), (batches, index)
+            )
+            params, opt_state, rate, measured = self._reduction.isolate(apply)(
+                params, opt_state, rate, done, total
+            )
+            return (params, opt_state, rate, done + 1), measured
+
+        def epoch(carry: Any, epoch_key: jax.Array) -> tuple[Any, jax.Array]:
+            index = jax.vmap(lambda i: shuffled(epoch_key, i, s))(block_ids)
+            return jax.lax.scan(minibatch, carry, jnp.swapaxes(index, 0, 1))
+
+        done = state.update * (s.num_epochs * s.num_minibatches)
+        carry = (state.params, state.opt_state, state.learning_rate, done)
+        (params, opt_state, rate, _), measured = jax.lax.scan(
+            epoch, carry, jax.random.split(key, s.num_epochs)
+        )
+        means = jnp.mean(measured, axis=(0, 1))
+        metrics = dict(zip([*names, "grad_norm"], means, strict=True))
+        return params, opt_state, rate, metrics | {"learning_rate": rate}
