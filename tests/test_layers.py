@@ -19,6 +19,8 @@ MAX_FUNCTION_LINES = 60
 # The generic parts of a folder that a lower layer may use are named with their dotted path.
 GROUND = {"config", "errors", "protocols"}
 PARTS = GROUND | {"distributed"}
+REQUEST = {"compose", "devices", "layers", "preview", "runs"}
+OUTPUT = {"progress", "telemetry"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "protocols": set(),
@@ -28,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "devices": {"errors"},
     "layers": {"config", "errors"},
     "runs": {"config", "errors", "layers"},
+    "preview": {"config"},
     "distributed": {"config", "errors", "protocols"},
     "checkpoint": {"distributed", "errors"},
     "envs": PARTS,
@@ -36,20 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workflows": PARTS | {"agents", "envs.wrappers", "algorithms.returns"},
     "compose": {"config", "devices", "errors", "envs.catalog", "layers", "runs"},
     "recipes": PARTS | {"agents", "algorithms", "envs", "workflows"},
-    "train": PARTS
-    | {"checkpoint", "compose", "devices", "progress", "recipes", "runs", "telemetry", "workflows"},
-    "api": {"compose", "config", "devices", "errors", "runs", "train"},
-    "cli": {
-        "compose",
-        "config",
-        "devices",
-        "runs",
-        "envs.catalog",
-        "errors",
-        "progress",
-        "train",
-        "__init__",
-    },
+    "train": PARTS | REQUEST | OUTPUT | {"checkpoint", "recipes", "workflows"},
+    "api": REQUEST | {"config", "errors", "train"},
+    "cli": REQUEST | OUTPUT | {"config", "envs.catalog", "errors", "train", "__init__"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }
