@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -82,9 +83,7 @@ def time_limit(env: FunctionalEnvironment, limit: int) -> FunctionalEnvironment:
         inner, obs = env.reset(key)
         return TimedState(inner, jnp.int32(0)), obs
 
-    def step(
-        state: TimedState, action: jax.Array, key: jax.Array
-    ) -> tuple[TimedState, Transition]:
+    def step(state: TimedState, action: jax.Array, key: jax.Array) -> tuple[TimedState, Transition]:
         inner, t = env.step(state.inner, action, key)
         steps = state.steps + 1
         truncated = (t.truncated | (steps >= limit)) & ~t.terminated
@@ -112,3 +111,34 @@ def positive_int(task: str, name: str, value: Any) -> int:
             f"option {name!r} of task {task!r} is a whole number of at least 1, got {value!r}"
         )
     return value
+
+
+def like(task: str, name: str, default: Any, value: Any) -> Any:
+    """Return ``value`` as the kind of thing ``default`` is; other kinds pass unchanged.
+
+    The kinds are a flag, a whole number, a number, and as many numbers as ``default`` has.
+    """
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        kind = "true or false"
+    elif isinstance(default, int):
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return int(value)
+        kind = "a whole number"
+    elif isinstance(default, float):
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            return float(value)
+        kind = "a number"
+    elif isinstance(default, jax.Array | tuple):
+        like_default = jnp.asarray(default)
+        kind = f"{like_default.size} numbers"
+        try:
+            array = jnp.asarray(value, like_default.dtype)
+        except (TypeError, ValueError):
+            array = None
+        if array is not None and array.shape == like_default.shape:
+            return tuple(array.tolist()) if isinstance(default, tuple) else array
+    else:
+        return value
+    raise UsageError(f"option {name!r} of task {task!r} is {kind}, got {value!r}")

@@ -15,8 +15,8 @@ from brax import envs, fluid
 
 from lockstep.envs import adapt
 from lockstep.envs.catalog import TaskInfo
-from lockstep.envs.simulators import from_simulator
 from lockstep.envs.quiet import quiet_mujoco
+from lockstep.envs.simulators import from_simulator
 from lockstep.errors import UsageError
 from lockstep.protocols import FunctionalEnvironment
 
@@ -32,14 +32,19 @@ def make(info: TaskInfo, backend: str, **options: Any) -> FunctionalEnvironment:
     """
     own = {"max_episode_steps": info.max_episode_steps, "action_repeat": 1}
     factory = type(_build(info, backend, {}))
-    arguments = {
-        p.name
+    defaults = {
+        p.name: p.default
         for p in inspect.signature(factory).parameters.values()
         if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name != "backend"
     }
-    adapt.check_options(info.name, options, {*own, *arguments, "n_frames"})
+    defaults["n_frames"] = 1
+    adapt.check_options(info.name, options, {*own, *defaults})
     sizes = {k: adapt.positive_int(info.name, k, options.get(k, v)) for k, v in own.items()}
-    passed = {name: value for name, value in options.items() if name not in own}
+    passed = {
+        name: adapt.like(info.name, name, defaults[name], value)
+        for name, value in options.items()
+        if name not in own
+    }
     if "n_frames" in passed:
         adapt.positive_int(info.name, "n_frames", passed["n_frames"])
     return from_simulator(info.name, _build(info, backend, passed), **sizes)

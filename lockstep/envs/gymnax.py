@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -50,14 +49,18 @@ def make(info: TaskInfo, **options: Any) -> FunctionalEnvironment:
         UsageError: an option that does not exist or that gymnax refuses, or a missing download.
     """
     env, params = _build(info, {})
-    arguments = set(inspect.signature(type(env)).parameters)
+    arguments = inspect.signature(type(env)).parameters
     fields = {f.name for f in dataclasses.fields(params)} - {_LIMIT}
     adapt.check_options(info.name, options, {"max_episode_steps", *arguments, *fields})
-    if chosen := {name: options[name] for name in arguments & options.keys()}:
+    chosen = {
+        name: adapt.like(info.name, name, arguments[name].default, options[name])
+        for name in arguments.keys() & options.keys()
+    }
+    if chosen:
         env, params = _build(info, chosen)
     horizon = getattr(params, _LIMIT)
     changes = {
-        name: _like(info.name, name, getattr(params, name), options[name])
+        name: adapt.like(info.name, name, getattr(params, name), options[name])
         for name in fields & options.keys()
     }
     if "max_episode_steps" in options:
@@ -81,31 +84,6 @@ def _build(info: TaskInfo, arguments: dict[str, Any]) -> tuple[Any, Any]:
     except (TypeError, ValueError, AssertionError) as error:
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         raise UsageError(f"task {info.name!r} cannot be built with {told}: {error}") from error
-
-
-def _like(task: str, name: str, default: Any, value: Any) -> Any:
-    """Return ``value`` as what ``default`` is (flag, whole number, number, array)."""
-    if isinstance(default, bool):
-        if isinstance(value, bool):
-            return value
-        kind = "true or false"
-    elif isinstance(default, int):
-        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-            return int(value)
-        kind = "a whole number"
-    elif isinstance(default, float):
-        if isinstance(value, numbers.Real) and not isinstance(value, bool):
-            return float(value)
-        kind = "a number"
-    else:
-        kind = f"{np.size(default)} numbers"
-        try:
-            array = jnp.asarray(value, default.dtype)
-        except (TypeError, ValueError):
-            array = None
-        if array is not None and array.shape == default.shape:
-            return array
-    raise UsageError(f"option {name!r} of task {task!r} is {kind}, got {value!r}")
 
 
 NaturalEnd = Callable[[Any, Any], Any]
