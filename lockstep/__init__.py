@@ -6,6 +6,8 @@ the command line. Importing this package loads neither JAX nor torch.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -15,13 +17,28 @@ if TYPE_CHECKING:
     from lockstep.api import evaluate, train
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("train", "evaluate"):
-        from lockstep import api
+class _Package(ModuleType):
+    """The package itself: ``lockstep.train`` is the function, also after its module is loaded.
 
-        return getattr(api, name)
-    raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+    Loading the submodule ``lockstep.train`` (the host loop) would bind that module under the
+    function's name; ``from lockstep.train import ...`` works all the same.
+    """
+
+    @property
+    def train(self) -> Any:
+        from lockstep.api import train
+
+        return train
+
+    @train.setter
+    def train(self, module: ModuleType) -> None:
+        pass
+
+    @property
+    def evaluate(self) -> Any:
+        from lockstep.api import evaluate
+
+        return evaluate
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+sys.modules[__name__].__class__ = _Package

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lockstep.config import ALGORITHMS, EnvConfig, RunConfig, algorithm_config
+from lockstep.config import EnvConfig, RunConfig, algorithm_config
 from lockstep.devices import check_environment, expected_devices
 from lockstep.errors import UsageError
 from lockstep.layers import (
@@ -22,6 +22,8 @@ from lockstep.layers import (
     Layer,
     as_tree,
     check_plain,
+    check_resumed,
+    default_layer,
     flatten,
     keyword_layer,
     overlay_layer,
@@ -29,14 +31,9 @@ from lockstep.layers import (
     run_keys,
     unknown_key,
 )
-from lockstep.runs import check_resumed
 from lockstep.schema import Key, coerce
 from lockstep.sizes import check_sizes, envs_for_devices
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-CONFIGS = Path(__file__).parent / "configs"
 
 @dataclass(frozen=True)
 class Composition:
@@ -89,9 +86,20 @@ def from_kwargs(
     ``from_kwargs("cartpole", num_envs=512, algo={"learning_rate": 1e-3})``; dotted keys work
     too, as in ``**{"algo.learning_rate": 1e-3}``.
     """
+    return keywords_with_sources(task, keywords, config_file, base).config
+
+
+def keywords_with_sources(
+    task: str | None,
+    keywords: Mapping[str, Any],
+    config_file: str | Path | None = None,
+    base: RunConfig | None = None,
+) -> Composition:
+    """Like :func:`from_kwargs`, and tells where each value came from."""
+    request = keyword_layer(keywords)
     if task is not None:
-        keywords = {"task": task} | keywords
-    return _compose(keyword_layer(keywords), config_file, base).config
+        request.put("task", task, "task")
+    return _compose(request, config_file, base)
 
 
 def to_yaml(cfg: RunConfig) -> str:
@@ -133,7 +141,7 @@ def _compose(request: Layer, config_file: str | Path | None, base: RunConfig | N
     for layer in (overlay, request):
         layer.read_as(known)
     task = _task_name(request, overlay, base)
-    lower = [_saved_layer(base)] if base is not None else _default_layers(task, algorithm)
+    lower = [_saved_layer(base)] if base is not None else [default_layer(task, algorithm)]
     values, sources = _merge([*lower, overlay, request])
     if base is None:
         values["task"] = task
@@ -179,60 +187,6 @@ def _check_task(cfg: RunConfig) -> None:
             f"algo.tanh_squash=true needs continuous actions, but task {info.name!r} has "
             f"discrete ones"
         )
-
-
-def _default_layers(task: str, algorithm: str) -> list[Layer]:
-    """What Hydra composes for the algorithm alone, and with the task's tuned file."""
-    layer = Layer("")
-    tuned = CONFIGS / "tuned" / algorithm / f"{task}.yaml"
-    groups = [f"algo={algorithm}"]
-    if _inside(tuned):
-        groups.append(f"+tuned={algorithm}/{task}")
-        source = f"tuned/{algorithm}/{task}.yaml"
-        layer.origins = dict.fromkeys(_written_keys(tuned), source)
-    layer.values = _hydra(groups)
-    return [layer]
-
-
-def _written_keys(tuned: Path) -> list[str]:
-    from omegaconf import OmegaConf
-
-    tree = OmegaConf.to_container(OmegaConf.load(tuned))
-    return list(flatten(tree)) if isinstance(tree, dict) else []
-
-
-def _inside(tuned: Path) -> bool:
-    """A tuned file that exists; a task named by a path never leads out of the folder."""
-    return tuned.resolve().is_relative_to(CONFIGS.resolve()) and tuned.is_file()
-
-
-def _hydra(overrides: list[str]) -> dict[str, Any]:
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import MISSING, OmegaConf
-
-    store = ConfigStore.instance()
-    run = _open(OmegaConf.structured(RunConfig))
-    run.algo = MISSING  # the algorithm's group puts its own dataclass here
-    store.store(name="lockstep_run", node=run)
-    for name, cls in ALGORITHMS.items():
-        store.store(group="algo", name=f"lockstep_{name}", node=_open(OmegaConf.structured(cls)))
-    with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra_compose("config", overrides=overrides))
-    assert isinstance(tree, dict)
-    return flatten(tree)
-
-
-def _open(node: DictConfig) -> DictConfig:
-    """Let files be merged into the structured form of a frozen dataclass."""
-    from omegaconf import DictConfig, OmegaConf
-
-    OmegaConf.set_readonly(node, None)
-    for child in node.values():
-        if isinstance(child, DictConfig):
-            _open(child)
-    return node
 
 
 def _saved_layer(base: RunConfig) -> Layer:

@@ -1,7 +1,8 @@
 """The layers a configuration is made of, each as flat ``dotted path -> value``.
 
-A layer is read from an overlay file, from ``key=value`` words with the command's options, or
-from Python keywords. Each refuses what it does not know, with the nearest valid name.
+A layer is read from the defaults under ``configs/`` (composed by Hydra on the dataclasses),
+from an overlay file, from ``key=value`` words with the command's options, or from Python
+keywords. Each refuses what it does not know, with the nearest valid name.
 Imports no JAX.
 """
 
@@ -10,16 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep.config import ALGORITHMS, RunConfig
 from lockstep.errors import UsageError, nearest
 from lockstep.schema import Key, coerce, keys, show
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+CONFIGS = Path(__file__).parent / "configs"
 FREE = "env.kwargs"  # the one free-form place
 PER_DEVICE = "num_envs_per_device"  # another way to say num_envs, for requests alone
 SECTIONS = ("algo", "env")
 OPTION_OF = {"algo.name": "--algo", "task": "TASK"}
+
+# What a resumed run may be given anew: neither the state's shape nor what is learnt from a
+# step depends on these. Everything else must equal the run's own configuration.
+RESUMABLE = frozenset(
+    "num_devices enable_multi_devices max_iterations total_steps eval_episodes eval_interval "
+    "checkpoint_interval keep_checkpoints tensorboard wandb compile_cache".split()
+)
 
 
 def run_keys(algorithm: str) -> dict[str, Key]:
@@ -87,6 +99,60 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[path] = value
     return flat
+
+
+def default_layer(task: str, algorithm: str) -> Layer:
+    """What Hydra composes for the algorithm, with the tuned file of the task if there is one."""
+    layer = Layer("")
+    tuned = CONFIGS / "tuned" / algorithm / f"{task}.yaml"
+    groups = [f"algo={algorithm}"]
+    if _inside(tuned):
+        groups.append(f"+tuned={algorithm}/{task}")
+        source = f"tuned/{algorithm}/{task}.yaml"
+        layer.origins = dict.fromkeys(_written_keys(tuned), source)
+    layer.values = _hydra(groups)
+    return layer
+
+
+def _written_keys(tuned: Path) -> list[str]:
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(OmegaConf.load(tuned))
+    return list(flatten(tree)) if isinstance(tree, dict) else []
+
+
+def _inside(tuned: Path) -> bool:
+    """A tuned file that exists; a task named by a path never leads out of the folder."""
+    return tuned.resolve().is_relative_to(CONFIGS.resolve()) and tuned.is_file()
+
+
+def _hydra(overrides: list[str]) -> dict[str, Any]:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import MISSING, OmegaConf
+
+    store = ConfigStore.instance()
+    run = _open(OmegaConf.structured(RunConfig))
+    run.algo = MISSING  # the algorithm's group puts its own dataclass here
+    store.store(name="lockstep_run", node=run)
+    for name, cls in ALGORITHMS.items():
+        store.store(group="algo", name=f"lockstep_{name}", node=_open(OmegaConf.structured(cls)))
+    with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra_compose("config", overrides=overrides))
+    assert isinstance(tree, dict)
+    return flatten(tree)
+
+
+def _open(node: DictConfig) -> DictConfig:
+    """Let files be merged into the structured form of a frozen dataclass."""
+    from omegaconf import DictConfig, OmegaConf
+
+    OmegaConf.set_readonly(node, None)
+    for child in node.values():
+        if isinstance(child, DictConfig):
+            _open(child)
+    return node
 
 
 def overlay_layer(path: str | Path) -> Layer:
@@ -171,7 +237,7 @@ def _spread(path: str, value: Any) -> dict[str, Any]:
 
 
 def keyword_layer(keywords: Mapping[str, Any]) -> Layer:
-    """Read Python keywords: ``num_envs=512``, ``algo={"gamma": 0.9}``, ``**{"algo.gamma": 0.9}``."""
+    """Read Python keywords: ``num_envs=512``, ``algo={"gamma": 0.9}`` or ``**{"algo.gamma": 0.9}``."""
     layer = Layer("")
     for name, value in keywords.items():
         if is_dataclass(value) and not isinstance(value, type):
@@ -201,3 +267,14 @@ def as_tree(cfg: RunConfig) -> dict[str, Any]:
     tree = asdict(cfg)
     tree["algo"]["hidden_sizes"] = list(cfg.algo.hidden_sizes)
     return tree
+
+
+def check_resumed(cfg: RunConfig, base: RunConfig) -> None:
+    """Refuse a change that a resumed run cannot take; ``base`` is its own configuration."""
+    before, after = flatten(as_tree(base)), flatten(as_tree(cfg))
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old != new and path not in RESUMABLE:
+            raise UsageError(
+                f"{path}={show(new)} cannot be changed on resume: the run has {path}={show(old)}"
+            )

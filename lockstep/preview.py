@@ -29,20 +29,17 @@ class Preview:
     minibatch_samples_per_device: int
     updates: int
     total_steps: int
+    idle: str
     reduction: str
     eval_episodes: int
 
     def lines(self) -> list[str]:
         """The header of the run, a line a fact, at most 80 columns where names are short."""
         many = self.devices
-        idle = self.devices_found - many
-        left = ""
-        if idle:
-            left = f", {idle} of {self.devices_found} left idle"
         return [
             f"task:         {self.task}",
             f"algorithm:    {self.algorithm} ({self.library}), seed {self.seed}",
-            f"devices:      {many} {self.device_kind}{left}",
+            f"devices:      {many} {self.device_kind}{self.idle}",
             f"environments: {_split(self.num_envs_per_device, many, self.num_envs)}",
             f"blocks:       {_split(self.num_blocks_per_device, many, self.num_blocks)}",
             "minibatch:    "
@@ -80,6 +77,7 @@ def preview(cfg: RunConfig, device_kind: str, available: int) -> Preview:
         minibatch_samples_per_device=minibatch // devices,
         updates=cfg.updates,
         total_steps=cfg.updates * cfg.steps_per_update,
+        idle=_idle(cfg, devices, available),
         reduction=cfg.reduction,
         eval_episodes=cfg.eval_episodes,
     )
@@ -87,3 +85,17 @@ def preview(cfg: RunConfig, device_kind: str, available: int) -> Preview:
 
 def _split(per_device: int, devices: int, total: int) -> str:
     return f"{per_device} per device x {devices} = {total}"
+
+
+def _idle(cfg: RunConfig, used: int, available: int) -> str:
+    """Which devices stay idle and why; empty if none."""
+    if used == available:
+        return ""
+    if cfg.enable_multi_devices == "false":
+        reason = "enable_multi_devices=false"
+    elif used == cfg.num_devices:
+        reason = f"num_devices={used}"
+    else:
+        wanted = cfg.num_devices or available
+        reason = f"num_blocks={cfg.blocks} is not divisible by {wanted}"
+    return f" ({available - used} of {available} left idle: {reason})"

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.compose import Composition, from_yaml
 from lockstep.config import RunConfig
 from lockstep.errors import UsageError
-from lockstep.layers import as_tree, flatten
-from lockstep.schema import show
 
 ROOT = Path("runs")
-
-# What a resumed run may be given anew: neither the state's shape nor what is learnt from a
-# step depends on these. Everything else must equal the run's own configuration.
-RESUMABLE = frozenset(
-    "num_devices enable_multi_devices max_iterations total_steps eval_episodes eval_interval "
-    "checkpoint_interval keep_checkpoints tensorboard wandb compile_cache".split()
-)
 
 
 def default_run_dir(cfg: RunConfig, now: float | None = None, root: Path = ROOT) -> Path:
@@ -77,12 +71,39 @@ def _latest(task: str | None, root: Path) -> Path:
     return max(found, key=lambda run: (run.name[:15], (run / "config.yaml").stat().st_mtime))
 
 
-def check_resumed(cfg: RunConfig, base: RunConfig) -> None:
-    """Refuse a change that a resumed run cannot take; ``base`` is its own configuration."""
-    before, after = flatten(as_tree(base)), flatten(as_tree(cfg))
-    for path in sorted(before.keys() | after.keys()):
-        old, new = before.get(path), after.get(path)
-        if old != new and path not in RESUMABLE:
-            raise UsageError(
-                f"{path}={show(new)} cannot be changed on resume: the run has {path}={show(old)}"
-            )
+@dataclass(frozen=True)
+class Prepared:
+    """A request that is right: what to run and where. Nothing has been written yet."""
+
+    composition: Composition
+    run_dir: Path
+    resumed: bool
+
+    @property
+    def config(self) -> RunConfig:
+        """The complete configuration."""
+        return self.composition.config
+
+
+def prepare(
+    task: str | None,
+    run_dir: str | Path | None,
+    resume: str | Path | None,
+    compose_on: Callable[[RunConfig | None], Composition],
+) -> Prepared:
+    """Check a request to train, new or resumed; ``UsageError`` tells what is wrong.
+
+    ``compose_on`` makes the configuration on top of a resumed run's own, or of ``None``.
+    """
+    if resume is None:
+        composition = compose_on(None)
+        return Prepared(composition, new_run_dir(composition.config, run_dir), False)
+    if run_dir is not None:
+        raise UsageError(
+            f"a resumed run goes on in its own folder: give --resume or --run-dir {run_dir}, "
+            f"not both"
+        )
+    from lockstep.envs import catalog
+
+    folder = find_run(resume, catalog.resolve(task).name if task is not None else None)
+    return Prepared(compose_on(from_yaml(folder / "config.yaml")), folder, True)

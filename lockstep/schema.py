@@ -64,9 +64,7 @@ def keys(cls: type, prefix: str = "") -> dict[str, Key]:
             found |= keys(typing.cast(type, hint), path + ".")
             continue
         meta = item.metadata
-        found[path] = Key(
-            path, hint, _default(item), meta.get("doc", ""), meta.get("choices", ())
-        )
+        found[path] = Key(path, hint, _default(item), meta.get("doc", ""), meta.get("choices", ()))
     return found
 
 
