@@ -13,6 +13,7 @@ sys.path.insert(0, str(FOLDER))
 
 import compare_ppo  # noqa: E402 (the path is set above)
 import report  # noqa: E402
+import startup  # noqa: E402
 
 RUNS = {
     ("a", "0"): [{"env_steps_per_second": speed} for speed in (100.0, 120.0, 80.0)],
@@ -58,3 +59,10 @@ def test_unknown_peer_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "unknown peer 'rejaxx': one of rejax" in result.stderr
+
+
+def test_an_answer_that_is_missing_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "command", lambda: [sys.executable, "-c", "print('hello')"])
+    assert len(startup.time_request([], "hello", runs=2)) == 2
+    with pytest.raises(RuntimeError, match="exit code 0 and no 'Usage'"):
+        startup.time_request([], "Usage", runs=1)
