@@ -73,6 +73,7 @@ class Checkpoints:
                 does not arrive in time.
         """
         final, partial = self._path(update), self._path(update, PARTIAL)
+        self._barrier(f"update {update}: begin")
         leaves = leaf_forms.named_leaves(state)
         arrays = {name: leaf_forms.as_stored(leaf) for name, leaf in leaves.items()}
         bad = leaf_forms.first_non_finite(arrays)
@@ -83,7 +84,6 @@ class Checkpoints:
         described = {name: leaf_forms.describe(leaf) for name, leaf in leaves.items()}
         record = {"format": FORMAT, "update": update, "host": host, "leaves": described}
         json.dumps(record, allow_nan=False)
-        self._barrier(f"update {update}: begin")
         self._on_primary(lambda: make_empty(partial), partial, update)
         try:
             ocp, checkpointer = self._checkpointer()
@@ -221,13 +221,8 @@ class Checkpoints:
             wait = ocp.multihost.get_barrier_sync_fn()
             wait(key=f"lockstep {what}", timeout_ms=int(self.barrier_timeout * 1000))
         except Exception as error:
-            late = str(error).partition("timed out task")[2]
-            absent = sorted(set(re.findall(r"task:(\d+)", late)))
-            who = f"process {', '.join(absent)}" if absent else "a process"
             raise CheckpointError(
-                f"checkpoint ({what}): {who} did not arrive within {self.barrier_timeout:g} s: "
-                f"{_one_line(error)}",
-                self.directory,
+                f"checkpoint ({what}): {_who_is_late(error, self.barrier_timeout)}", self.directory
             ) from error
 
     def _checkpointer(self) -> tuple[Any, Any]:
@@ -249,6 +244,15 @@ def _quiet_orbax() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _who_is_late(error: Exception, timeout: float) -> str:
+    """What a failed barrier says: the coordination service lists the processes that miss."""
+    if "DEADLINE_EXCEEDED" not in str(error):
+        return _one_line(error)
+    listed = str(error).partition("timed out task names:")[2].split("\n\n")[0]
+    absent = re.findall(r"(\d+)\s*$", listed, flags=re.MULTILINE)
+    return f"process {', '.join(absent) or '(unknown)'} did not arrive within {timeout:g} s"
 
 
 def _cannot_write(update: int, path: Path, error: BaseException) -> CheckpointError:

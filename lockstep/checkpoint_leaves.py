@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 PyTree = Any
@@ -103,28 +104,34 @@ def _plain(value: Any) -> str:
 
 
 def first_non_finite(leaves: dict[str, Any]) -> str | None:
-    """The name of the first leaf with a NaN or an infinity; all processes agree on it.
+    """The name of the first leaf with a NaN or an infinity, on any process.
 
-    Leaves of other processes are looked at by a collective: every process has to call.
+    Each process looks at its own shards; then they agree by one collective, so every process
+    has to call.
     """
-    for name, leaf in leaves.items():
-        if jnp.issubdtype(leaf.dtype, jnp.inexact) and leaf.size and not _all_finite(leaf):
-            return name
-    return None
+    names = list(leaves)
+    bad = (index for index, name in enumerate(names) if not _all_finite(leaves[name]))
+    first = next(bad, len(names))
+    if jax.process_count() > 1:
+        first = int(np.min(multihost_utils.process_allgather(np.asarray(first))))
+    return names[first] if first < len(names) else None
 
 
 def _all_finite(leaf: Any) -> bool:
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-        return bool(_finite_everywhere(leaf))
-    values = np.asarray(leaf)
+    """Whether this process's part of a leaf has finite values only (other kinds have)."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact) or not leaf.size:
+        return True
+    if isinstance(leaf, jax.Array):
+        # Copies of the same part, on other devices, are looked at once.
+        parts = {str(shard.index): shard.data for shard in leaf.addressable_shards}
+        return all(_finite(np.asarray(part)) for part in parts.values())
+    return _finite(np.asarray(leaf))
+
+
+def _finite(values: np.ndarray) -> bool:
     if values.dtype.kind not in "fc":  # bfloat16 and the like
         values = values.astype(np.float32)
     return bool(np.isfinite(values).all())
-
-
-@jax.jit
-def _finite_everywhere(leaf: jax.Array) -> jax.Array:
-    return jnp.isfinite(leaf).all()
 
 
 def params_sha256(params: PyTree) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lockstep.distributed.sharding import put_global
+
 PyTree = Any
 
 
@@ -61,7 +63,7 @@ def split_key_to_devices(key: jax.Array, devices: Sequence[jax.Device]) -> jax.A
     """
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(devices)))
     mesh = Mesh(np.asarray(devices, dtype=object), ("devices",))
-    return jax.device_put(keys, NamedSharding(mesh, PartitionSpec("devices")))
+    return put_global(keys, NamedSharding(mesh, PartitionSpec("devices")))
 
 
 def is_dist_initialized() -> bool:

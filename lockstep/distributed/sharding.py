@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 PyTree = Any
 
@@ -41,6 +43,17 @@ def shmap_map(
     return jax.shard_map(one_by_one, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **kwargs)
 
 
+def put_global(leaf: Any, sharding: Sharding) -> jax.Array:
+    """Put an array that every process holds whole on a sharding over devices of all processes."""
+    if sharding.is_fully_addressable or isinstance(leaf, jax.core.Tracer):
+        return jax.device_put(leaf, sharding)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = put_global(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    values = np.asarray(leaf)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
 def tree_device_put(tree: PyTree, device_or_sharding: Any) -> PyTree:
     """Put every leaf on a device, or as a sharding or a mesh says.
 
@@ -60,7 +73,7 @@ def tree_device_put(tree: PyTree, device_or_sharding: Any) -> PyTree:
     size = mesh.shape[axis]
 
     def put(path: Any, leaf: Any) -> jax.Array:
-        shape = jax.numpy.shape(leaf)
+        shape = jnp.shape(leaf)
         if shape and shape[0] % size:
             lower = shape[0] - shape[0] % size
             nearest = f"{lower} or {lower + size}" if lower else f"{size}"
@@ -70,6 +83,6 @@ def tree_device_put(tree: PyTree, device_or_sharding: Any) -> PyTree:
                 f"of mesh axis {axis!r} (nearest: {nearest})"
             )
         spec = PartitionSpec(axis) if shape else PartitionSpec()
-        return jax.device_put(leaf, NamedSharding(mesh, spec))
+        return put_global(leaf, NamedSharding(mesh, spec))
 
     return jax.tree_util.tree_map_with_path(put, tree)
