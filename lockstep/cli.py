@@ -166,13 +166,18 @@ def evaluate(
 ) -> None:
     """Evaluate the last checkpoint of a run over whole episodes."""
     from lockstep import api
+    from lockstep.compose import from_yaml
+    from lockstep.runs import find_run
 
     count = None
     if episodes is not None:
         if not episodes.isdecimal() or int(episodes) < 1:
             raise UsageError(f"--episodes {episodes} is not a whole number of at least 1")
         count = int(episodes)
-    print(_table(api.evaluate(run, episodes=count, stochastic=stochastic), "", run))
+    folder = find_run(run)
+    task = from_yaml(folder / "config.yaml").task
+    result = api.evaluate(folder, episodes=count, stochastic=stochastic)
+    print(_table(result, task, str(folder)))
 
 
 @app.command("list")
@@ -256,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except UsageError as error:
         _leave(2, str(error))
     except typer.Abort:
-        _leave(130, "stopped before the training began")
+        _leave(130, "stopped on request")
     except TrainingFailed as error:
         _leave(1, str(error))
     except StopRequested as error:
@@ -265,4 +270,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if not hasattr(error, "format_message"):  # what the option parser refuses has one
             raise
         _leave(2, _sentence(error, words))
+    if code == 130:  # the option parser's answer to Ctrl-C
+        _leave(130, "stopped on request")
     sys.exit(code if isinstance(code, int) else 0)

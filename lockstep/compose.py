@@ -134,6 +134,9 @@ def _compose(request: Layer, config_file: str | Path | None, base: RunConfig | N
     overlay = overlay_layer(config_file) if config_file is not None else Layer("overlay")
     if base is not None:
         algorithm = base.algo.name
+        for layer in (overlay, request):  # another algorithm has other keys: told before them
+            name = layer.values.get("algo.name", algorithm)
+            check_resumed({"algo.name": algorithm}, {"algo.name": name})
     else:
         name = request.values.get("algo.name", overlay.values.get("algo.name", "ppo"))
         algorithm = algorithm_config(name)().name if isinstance(name, str) else "ppo"
@@ -153,7 +156,7 @@ def _compose(request: Layer, config_file: str | Path | None, base: RunConfig | N
         cfg = replace(cfg, num_blocks=cfg.blocks)
         sources["num_blocks"] = "derived from the sizes"
     if base is not None:
-        check_resumed(cfg, base)
+        check_resumed(flatten(as_tree(base)), flatten(as_tree(cfg)))
     return Composition(cfg, sources)
 
 
@@ -210,6 +213,8 @@ def _merge(layers: list[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
             values["max_iterations"] = None
         if PER_DEVICE in layer.values and "num_envs" in layer.values:
             raise UsageError("num_envs and num_envs_per_device are two ways to say one: give one")
+        if "num_envs" in layer.values:
+            values.pop(PER_DEVICE, None)
         values |= layer.values
         sources |= layer.origins
     return _resolve(values), sources

@@ -8,7 +8,7 @@ Imports no JAX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,15 +73,20 @@ def _interpolated(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def unknown_key(path: str, known: Iterable[str], where: str = "") -> UsageError:
+def unknown_key(path: str, known: Mapping[str, Key], where: str = "") -> UsageError:
     """The sentence for a key that does not exist; also for one named without its section."""
-    known = list(known)
     if path in SECTIONS:
         return UsageError(f"{path} is a section{where}: give one of its keys, as in {path}.KEY")
+    owners = [name for name, cls in ALGORITHMS.items() if path in keys(cls, "algo.")]
+    if owners and "algo.name" in known:
+        return UsageError(
+            f"key {path!r}{where} is one of {', '.join(owners)}, not of the algorithm "
+            f"{known['algo.name'].default}"
+        )
     if "." in path:
         guess = nearest(path, known)
     else:  # a key of a section, named without the section, counts as that key
-        by_leaf = {entry.rpartition(".")[2]: entry for entry in reversed(known)}
+        by_leaf = {entry.rpartition(".")[2]: entry for entry in reversed(list(known))}
         guess = by_leaf[nearest(path, by_leaf)]
     return UsageError(
         f"unknown key {path!r}{where}: did you mean {guess!r}? (docs/configuration.md has all)"
@@ -237,7 +242,7 @@ def _spread(path: str, value: Any) -> dict[str, Any]:
 
 
 def keyword_layer(keywords: Mapping[str, Any]) -> Layer:
-    """Read Python keywords: ``num_envs=512``, ``algo={"gamma": 0.9}`` or ``**{"algo.gamma": 0.9}``."""
+    """Read Python keywords, such as ``num_envs=512`` and ``algo={"gamma": 0.9}``."""
     layer = Layer("")
     for name, value in keywords.items():
         if is_dataclass(value) and not isinstance(value, type):
@@ -269,11 +274,10 @@ def as_tree(cfg: RunConfig) -> dict[str, Any]:
     return tree
 
 
-def check_resumed(cfg: RunConfig, base: RunConfig) -> None:
-    """Refuse a change that a resumed run cannot take; ``base`` is its own configuration."""
-    before, after = flatten(as_tree(base)), flatten(as_tree(cfg))
-    for path in sorted(before.keys() | after.keys()):
-        old, new = before.get(path), after.get(path)
+def check_resumed(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse a change that a resumed run cannot take; flat values of the run and of the request."""
+    for path in sorted(after):
+        old, new = before.get(path), after[path]
         if old != new and path not in RESUMABLE:
             raise UsageError(
                 f"{path}={show(new)} cannot be changed on resume: the run has {path}={show(old)}"

@@ -16,6 +16,15 @@ from typing import Any, NoReturn
 
 from lockstep.errors import UsageError, nearest
 
+TYPE_WORDS: dict[Any, str] = {
+    bool: "true, false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple: "list of whole numbers, each",
+    dict: "mapping",
+}
+
 
 def key(
     default: Any = MISSING,
@@ -41,16 +50,31 @@ class Key:
     path: str
     type: Any
     default: Any
-    doc: str
-    choices: tuple[str, ...]
+    meta: Mapping[str, Any]
 
     @property
-    def type_name(self) -> str:
-        """The type in a reader's words."""
+    def doc(self) -> str:
+        """What the key means, in one sentence."""
+        return str(self.meta.get("doc", ""))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names allowed; empty: any value of the type."""
+        return tuple(self.meta.get("choices", ()))
+
+    @property
+    def allowed(self) -> str:
+        """The values allowed, in a reader's words."""
         if self.choices:
-            return " \\| ".join(self.choices)
-        text = self.type.__name__ if isinstance(self.type, type) else str(self.type)
-        return text.replace("typing.", "").replace(" | ", " or ").replace("None", "null")
+            return ", ".join(self.choices)
+        hint, optional = _arm(self.type)
+        words = TYPE_WORDS[typing.get_origin(hint) or hint]
+        low, high, above = (self.meta.get(name) for name in ("ge", "le", "gt"))
+        if above is not None:
+            words += f" > {above}"
+        elif low is not None:
+            words += f", {low} to {high}" if high is not None else f" >= {low}"
+        return words + " or null" * optional
 
 
 def keys(cls: type, prefix: str = "") -> dict[str, Key]:
@@ -63,8 +87,7 @@ def keys(cls: type, prefix: str = "") -> dict[str, Key]:
         if is_dataclass(hint):
             found |= keys(typing.cast(type, hint), path + ".")
             continue
-        meta = item.metadata
-        found[path] = Key(path, hint, _default(item), meta.get("doc", ""), meta.get("choices", ()))
+        found[path] = Key(path, hint, _default(item), item.metadata)
     return found
 
 
@@ -74,17 +97,22 @@ def _default(item: Field[Any]) -> Any:
     return item.default
 
 
+def _arm(hint: Any) -> tuple[Any, bool]:
+    """The type of a value that is there, and whether null is allowed too."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint, False
+    return next(arm for arm in typing.get_args(hint) if arm is not type(None)), True
+
+
 def coerce(path: str, value: Any, hint: Any, choices: tuple[str, ...] = ()) -> Any:
     """``value`` as the type ``hint``, exactly; a ``UsageError`` names ``path`` otherwise.
 
     Nothing is rounded and text is no number: 5.0 is the whole number 5; 5.5 and "5" are
     refused.
     """
-    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    if union:
-        if value is None:
-            return None
-        hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
+    hint, optional = _arm(hint)
+    if optional and value is None:
+        return None
     if typing.get_origin(hint) is tuple:
         return _coerce_tuple(path, value, typing.get_args(hint)[0])
     if typing.get_origin(hint) is dict:
@@ -174,7 +202,7 @@ def check(obj: Any, prefix: str = "") -> None:
         if is_dataclass(hints[item.name]):
             wanted = typing.cast(type, hints[item.name])
             if not isinstance(value, wanted):
-                _refuse(path, value, f"a {wanted.__name__}")
+                _refuse(path, value, f"of the class {wanted.__name__}")
             continue
         read = coerce(path, value, hints[item.name], meta.get("choices", ()))
         object.__setattr__(obj, item.name, read)
