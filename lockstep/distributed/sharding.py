@@ -26,7 +26,7 @@ def shmap_vmap(
     leading dimension ``M``, split as ``in_specs`` and ``out_specs`` say (what all members
     share belongs into a closure). ``kwargs`` go to ``jax.shard_map``.
     """
-    return jax.shard_map(jax.vmap(fn), mesh=mesh, in_specs=in_specs, out_specs=out_specs, **kwargs)
+    return _shard_map(jax.vmap(fn), mesh, in_specs, out_specs, kwargs)
 
 
 def shmap_map(
@@ -40,7 +40,20 @@ def shmap_map(
     def one_by_one(*args: PyTree) -> PyTree:
         return lax.map(lambda member: fn(*member), args)
 
-    return jax.shard_map(one_by_one, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **kwargs)
+    return _shard_map(one_by_one, mesh, in_specs, out_specs, kwargs)
+
+
+def _shard_map(
+    fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any, kwargs: dict[str, Any]
+) -> Callable[..., Any]:
+    """``jax.shard_map``, which also takes ``(spec,)`` for a result that is no tuple.
+
+    A spec alone fits both a bare result and a tuple of one.
+    """
+    if isinstance(out_specs, tuple) and len(out_specs) == 1:
+        (spec,) = out_specs
+        out_specs = spec if isinstance(spec, PartitionSpec) else out_specs
+    return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **kwargs)
 
 
 def put_global(leaf: Any, sharding: Sharding) -> jax.Array:
