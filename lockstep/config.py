@@ -135,6 +135,7 @@ class RunConfig:
         2_000_000,
         "Environment steps of the whole run (global); rounded up to whole updates.",
         ge=1,
+        le=2**63 - 1,
     )
     max_iterations: int | None = key(
         None, "Updates of the whole run (global), instead of `total_steps`.", ge=1

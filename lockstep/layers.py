@@ -135,6 +135,7 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
     from omegaconf import MISSING, OmegaConf
 
     store = ConfigStore.instance()
@@ -143,8 +144,15 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
     store.store(name="lockstep_run", node=run)
     for name, cls in ALGORITHMS.items():
         store.store(group="algo", name=f"lockstep_{name}", node=_open(OmegaConf.structured(cls)))
-    with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra_compose("config", overrides=overrides))
+    outer = GlobalHydra.instance().hydra  # the caller may be a Hydra application itself
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+            tree = OmegaConf.to_container(hydra_compose("config", overrides=overrides))
+    finally:
+        GlobalHydra.instance().clear()
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
     assert isinstance(tree, dict)
     return flatten(tree)
 
@@ -170,7 +178,7 @@ def overlay_layer(path: str | Path) -> Layer:
 
     file = Path(path)
     if not file.is_file():
-        raise UsageError(f"the configuration file {str(path)!r} does not exist")
+        raise UsageError(f"there is no configuration file {str(path)!r}")
     try:
         tree = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except Exception as error:  # the loader's and the parser's own errors
@@ -219,10 +227,15 @@ def _parse_word(word: str) -> tuple[str, Any]:
         override = OverridesParser.create().parse_override(word)
     except HydraException as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"{word!r} cannot be read: {reason}") from None
+        raise UsageError(
+            f"{word!r} cannot be read ({reason}): text with such signs needs its own quotes, as "
+            f"in '{name}=\"...\"'"
+        ) from None
+    if override.package is not None:
+        raise UsageError(f"{word!r} names a Hydra package: write {override.key_or_group}={text}")
     if override.is_sweep_override() or override.type != OverrideType.CHANGE:
         raise UsageError(f"{word!r} gives several values: one value or {name}=[...] is allowed")
-    return override.key_or_group.replace("/", "."), override.value()
+    return override.key_or_group, override.value()
 
 
 def _number(text: str) -> int | float | str:

@@ -260,7 +260,7 @@ def test_list(command: Any) -> None:
         ),
         ("train cartpole lr_rate=1e-2", "unknown key 'lr_rate': did you mean"),
         ("train cartpole algo.gama=0.9", "unknown key 'algo.gama': did you mean 'algo.gamma'?"),
-        ("train cartpole --config no.yaml", "the configuration file 'no.yaml' does not exist"),
+        ("train cartpole --config no.yaml", "there is no configuration file 'no.yaml'"),
         ("train cartpole --run-dir full", "the run folder 'full' exists and is not empty"),
         ("train cartpole --resume nowhere", "there is no run 'nowhere'"),
         ("train --resume full", "'full' is no run: it has no config.yaml"),

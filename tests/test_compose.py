@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 
 from lockstep.compose import (
-    annotate,
     compose,
     compose_with_sources,
     from_kwargs,
-    from_yaml,
-    to_yaml,
 )
 from lockstep.config import A2CConfig, PPOConfig, RunConfig
 from lockstep.errors import UsageError
-from lockstep.layers import CONFIGS, RESUMABLE, run_keys
-from lockstep.schema import show
+from lockstep.layers import run_keys
 
 LEAVES = sorted(path for path in run_keys("ppo") if path != "env.kwargs")
 GUIDE_OVERLAY = "defaults:\n  - _self_\n  - config\n\nenable_multi_devices: true\n"
@@ -109,6 +106,14 @@ def test_environments_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert both == "num_envs and num_envs_per_device are two ways to say one: give one"
 
 
+def test_a_hydra_application_around_it_is_left_as_it_was(tmp_path: Path) -> None:
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        outer = GlobalHydra.instance().hydra
+        assert compose("cartpole").task == "cartpole"
+        assert GlobalHydra.instance().hydra is outer
+    assert not GlobalHydra.instance().is_initialized()
+
+
 # Refusals
 
 
@@ -154,6 +159,10 @@ def test_a_key_with_a_letter_dropped_is_refused_with_the_key(path: str, tmp_path
         ("+seed=3", "'+seed=3' adds or deletes a key: write seed=3"),
         ("seed", "'seed' is not key=value"),
         ("algo=3", "algo is a section"),
+        ("algo@x=ppo", "'algo@x=ppo' names a Hydra package: write algo=ppo"),
+        ("algo/gamma=0.9", "unknown key 'algo/gamma': did you mean 'algo.gamma'?"),
+        ("compile_cache=~/x", "'compile_cache=~/x' cannot be read (token"),
+        ("total_steps=1e30", "total_steps=1000000000000000019884624838656 is out of range"),
         ("env=cartpole", "env is a section"),
         ("algo=pp", "unknown algorithm 'pp': did you mean 'ppo'?"),
         ("task=pendulum", "two values are given for task (TASK and task=pendulum)"),
@@ -185,7 +194,7 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, sentence: str) -> No
 
 def test_a_missing_file_is_refused() -> None:
     sentence = refusal(compose, "cartpole", config_file="nowhere.yaml")
-    assert sentence == "the configuration file 'nowhere.yaml' does not exist"
+    assert sentence == "there is no configuration file 'nowhere.yaml'"
 
 
 def test_a_key_of_another_algorithm_is_told() -> None:
@@ -243,49 +252,3 @@ def test_python_keywords_are_not_converted() -> None:
     assert "has the type function" in refusal(
         from_kwargs, "cartpole", **{"env.kwargs.reward": lambda: 0}
     )
-
-
-# Files
-
-
-def test_round_trip(tmp_path: Path) -> None:
-    words = [
-        "algo.hidden_sizes=[32]",
-        "algo.adam_eps=1e-8",
-        "env.kwargs.a.b=[1,x]",
-        "num_devices=1",
-    ]
-    for algo in ("ppo", "a2c"):
-        cfg = compose("pendulum", algo, [*words, "compile_cache=null", "max_iterations=3"])
-        path = tmp_path / "config.yaml"
-        path.write_text(to_yaml(cfg))
-        assert from_yaml(path) == cfg
-        path.write_text(annotate(to_yaml(cfg), {"seed": "somewhere"}))
-        assert from_yaml(path) == cfg
-
-
-def test_a_configuration_file_is_complete(tmp_path: Path) -> None:
-    text = to_yaml(RunConfig())
-    assert [path for path in LEAVES if f"{path.rpartition('.')[2]}:" not in text] == []
-    path = tmp_path / "config.yaml"
-    path.write_text(text + "sed: 3\n")
-    assert "unknown key 'sed' in config.yaml: did you mean 'seed'?" in refusal(from_yaml, path)
-
-
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("tuned/*/*.yaml")), ids=lambda f: f.stem)
-def test_every_tuned_file_names_a_task_and_fits(file: Path) -> None:
-    found = compose_with_sources(file.stem, file.parent.name)
-    assert found.config.task == file.stem
-    tuned = f"tuned/{file.parent.name}/{file.name}"
-    assert tuned in found.sources.values()
-
-
-def test_every_key_is_documented_as_it_is() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text()
-    for key in run_keys("ppo").values():
-        row = f"| `{key.path}` | {key.allowed} | `{show(key.default)}` | {key.doc} |"
-        assert row in text, f"docs/configuration.md should have the row {row}"
-    documented = set(re.findall(r"^\| `([a-z_.]+)` \|", text, re.M))
-    assert documented == set(run_keys("ppo")) | set(run_keys("a2c"))
-    resumable = set(re.findall(r"`(\w+)`", text.partition("given anew:")[2].partition("Any")[0]))
-    assert resumable == RESUMABLE
