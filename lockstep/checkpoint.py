@@ -208,6 +208,7 @@ class Checkpoints:
                 failure = error
         self._barrier(f"update {update}: {path.name}")
         if failure is not None:
+            remove(self._path(update, PARTIAL))
             raise _cannot_write(update, Path(failure.filename or path), failure) from failure
         if not path.exists():
             raise CheckpointError(f"checkpoint {update} not written: process 0 failed", path)
