@@ -262,7 +262,7 @@ def _check_observation(task: str, where: str, space: spaces.Space, obs: Any) -> 
 
 def _check_state(task: str, first: PyTree, later: PyTree) -> None:
     """Refuse a state that changes its structure, shapes or dtypes from reset to step."""
-    if not jax.tree.structure(first) == jax.tree.structure(later):
+    if str(jax.tree.structure(first)) != str(jax.tree.structure(later)):
         raise UsageError(
             f"task {task!r}: the state of step has the structure of reset's state, "
             f"{jax.tree.structure(first)}, got {jax.tree.structure(later)}"

@@ -33,7 +33,6 @@ _WRONG_BOUNDS = frozenset(
         "MemoryChain-bsuite",
         "MNISTBandit-bsuite",
         "MetaMaze-misc",
-        "BernoulliBandit-misc",
         "GaussianBandit-misc",
     }
 )
