@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lockstep.checkpoint import Checkpoints
 
@@ -20,6 +22,23 @@ def state_of(update: int) -> dict[str, jax.Array]:
         "key": jax.random.fold_in(jax.random.key(0), update),
         "count": jnp.asarray(update, jnp.int32),
     }
+
+
+def abstract(state: Any) -> Any:
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+
+
+def assert_same(left: Any, right: Any) -> None:
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            assert jax.random.key_impl(a) == jax.random.key_impl(b)
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def main() -> None:

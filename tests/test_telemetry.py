@@ -267,4 +267,4 @@ def test_timers_sum_visits() -> None:
 
 def test_telemetry_imports_no_jax() -> None:
     code = "import sys, lockstep.telemetry, lockstep.progress; sys.exit('jax' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
