@@ -10,7 +10,7 @@ from lockstep.errors import UsageError
 from lockstep.runs import find_run, prepare
 
 if TYPE_CHECKING:
-    from lockstep.train import EvaluateResult, TrainResult
+    from lockstep.training import EvaluateResult, TrainResult
 
 
 def train(
@@ -39,7 +39,7 @@ def train(
         resume,
         lambda base: keywords_with_sources(task, keywords, config_file, base),
     )
-    from lockstep.train import train_run
+    from lockstep.training import train_run
 
     folder = str(ready.run_dir)
     if ready.resumed:
@@ -63,6 +63,6 @@ def evaluate(
     if episodes is not None and episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: 1 <= episodes is allowed")
     folder = find_run(run)
-    from lockstep.train import evaluate_run
+    from lockstep.training import evaluate_run
 
     return evaluate_run(str(folder), episodes, stochastic)

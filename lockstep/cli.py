@@ -122,7 +122,7 @@ def train(
     if dry_run:
         print(_dry_run(ready, as_json))
         return
-    from lockstep.train import train_run
+    from lockstep.training import train_run
 
     folder = str(ready.run_dir)
     where: dict[str, str | None] = {"run_dir": folder, "resume": None}

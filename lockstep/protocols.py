@@ -114,3 +114,34 @@ class OnPolicyAgent(NamedTuple):
     sample_actions: Callable[[Params, jax.Array, jax.Array], jax.Array]
     value: Callable[[Params, jax.Array], jax.Array]
     loss: Callable[[Params, Minibatch], tuple[jax.Array, dict[str, jax.Array]]]
+
+
+class Workflow(Protocol):
+    """How collecting and learning alternate; all that changes is in the state.
+
+    ``step`` gives the metrics of one update, scalars by name (see ``docs/architecture.md``
+    for those the host loop reads), and the next state; it may consume the state it is given.
+    """
+
+    steps_per_update: int
+
+    @property
+    def enable_multi_devices(self) -> bool:
+        """Whether the mesh has more than one device."""
+        ...
+
+    def setup(self, key: jax.Array) -> Any:
+        """The state before the first update."""
+        ...
+
+    def step(self, state: Any) -> tuple[dict[str, Any], Any]:
+        """One update."""
+        ...
+
+    def evaluate(self, state: Any) -> tuple[dict[str, Any], Any]:
+        """Metrics over full episodes, and the state as it was."""
+        ...
+
+    def learn(self, state: Any, updates: int) -> Any:
+        """Many updates at once."""
+        ...

@@ -60,7 +60,7 @@ class Result(NamedTuple):
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A host loop that records what it is asked to run, or raises what it is told to."""
-    loop: Any = ModuleType("lockstep.train")
+    loop: Any = ModuleType("lockstep.training")
     loop.calls, loop.error = [], None
 
     def train_run(cfg: RunConfig, *, run_dir: str | None, resume: str | None) -> Result:
@@ -74,7 +74,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Any:
         return Result()
 
     loop.train_run, loop.evaluate_run = train_run, evaluate_run
-    monkeypatch.setitem(sys.modules, "lockstep.train", loop)
+    monkeypatch.setitem(sys.modules, "lockstep.training", loop)
     return loop
 
 

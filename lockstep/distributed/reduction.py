@@ -36,6 +36,7 @@ class Reduction(NamedTuple):
 
     exact: bool
     axis: str
+    merge: bool = False  # compute all blocks of a device as one group (not with exact)
 
     @property
     def compiler_options(self) -> dict[str, Any]:
@@ -53,14 +54,25 @@ class Reduction(NamedTuple):
 
         return call
 
-    def sum_blocks(self, function: Callable[..., jax.Array], xs: Any) -> jax.Array:
-        """``sum over all B blocks of function(x) [K]``; ``xs`` leads with ``b``."""
+    def group(self, blocks: Any) -> Any:
+        """Blocks ``[b, n, ...]`` as the groups that are computed together."""
+        if not self.merge:
+            return blocks
+        return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), blocks)
+
+    def ungroup(self, groups: Any, like: Any) -> Any:
+        """Groups back to blocks shaped ``like`` those that were grouped."""
+        return jax.tree.map(lambda x, y: x.reshape(y.shape), groups, like)
+
+    def sum_blocks(self, function: Callable[..., jax.Array], fixed: Any, xs: Any) -> jax.Array:
+        """``sum over all groups x of function(fixed, x) [K]``; ``xs`` leads with groups."""
         if self.exact:
-            local = tree_sum(jax.lax.map(self.isolate(function), xs))
+            isolated = self.isolate(function)
+            local = tree_sum(jax.lax.map(lambda x: isolated(fixed, x), xs))
             return tree_sum(jax.lax.all_gather(local, self.axis))
-        first = function(jax.tree.map(lambda x: x[0], xs))
+        first = function(fixed, jax.tree.map(lambda x: x[0], xs))
         rest = jax.tree.map(lambda x: x[1:], xs)
-        total, _ = jax.lax.scan(lambda s, x: (s + function(x), None), first, rest)
+        total, _ = jax.lax.scan(lambda s, x: (s + function(fixed, x), None), first, rest)
         return jax.lax.psum(total, self.axis)
 
     def gather_blocks(self, parts: jax.Array) -> jax.Array:

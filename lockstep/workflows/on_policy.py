@@ -4,24 +4,20 @@ One update on every device of the mesh:
 
 1. ``collect``: each block of environments is stepped ``T`` times (``rollout.py``).
 2. ``digest``: sums of all blocks become global statistics and metrics.
-3. ``learn``: for each epoch, a shuffle inside each block; for each minibatch, the
-   gradient summed over blocks, one vector over the mesh, one optimiser step.
+3. ``learn``: for each epoch, a shuffle inside each block; for each minibatch, the gradient
+   summed over blocks, one vector over the mesh, one optimiser step (``learning.py``).
 
-Shapes: ``B`` blocks in total, ``b`` on this device, ``n`` environments a block, ``T``
-steps, ``M`` minibatches, ``s = T n / M`` samples of a block in a minibatch, ``P``
-parameters.
+Shapes: ``B`` blocks in total, ``b`` on this device, ``n`` environments a block, ``T`` steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
@@ -29,8 +25,15 @@ from lockstep.agents.normalizer import init_moments, merge_blocks, update_moment
 from lockstep.distributed.mesh import DP_AXIS_NAME, replicated, sharded
 from lockstep.distributed.reduction import Reduction, vectors
 from lockstep.envs.wrappers import vectorize
-from lockstep.protocols import Environment, Minibatch, OnPolicyAgent, Params
+from lockstep.protocols import Environment, OnPolicyAgent, Params
 from lockstep.workflows.evaluation import Evaluator
+from lockstep.workflows.learning import (
+    LearnerState,
+    Learning,
+    LearningRate,
+    LearningSettings,
+    learn,
+)
 from lockstep.workflows.rollout import (
     BlockState,
     Learner,
@@ -69,33 +72,6 @@ class OnPolicySettings(NamedTuple):
     rollout: RolloutSettings
 
 
-class LearningRate(NamedTuple):
-    """``initial``; then ``next(gradient steps done, rate, mean KL) -> rate``."""
-
-    initial: float
-    next: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-
-
-def shuffled(
-    key: jax.Array, block_id: jax.Array, settings: OnPolicySettings
-) -> jax.Array:
-    """Sample indices ``[M, s]`` of one epoch for one block.
-
-    ``environments``: whole time rows of some environments; ``samples``: any sample. One
-    sort of random words whose low bits are the index: no two are equal.
-    """
-    T, n, M = settings.rollout.length, settings.envs_per_block, settings.num_minibatches
-    whole_rows = settings.shuffle == "environments"
-    size = n if whole_rows else T * n
-    low_bits = jnp.uint32((1 << max(size - 1, 1).bit_length()) - 1)
-    words = jax.random.bits(jax.random.fold_in(key, block_id), (size,))
-    words = (words & ~low_bits) | jnp.arange(size, dtype=jnp.uint32)
-    order = (jnp.sort(words) & low_bits).astype(jnp.int32).reshape(M, -1)
-    if whole_rows:
-        order = order[:, None, :] + jnp.arange(T)[:, None] * n
-    return order.reshape(M, -1)
-
-
 class OnPolicyWorkflow:
     """Built of an environment, an agent, an optimiser and an evaluator on a mesh.
 
@@ -124,8 +100,21 @@ class OnPolicyWorkflow:
         self._evaluator = evaluator
         self._settings = settings
         self._reduction = reduction
-        self.steps_per_update = (
-            settings.num_blocks * settings.envs_per_block * settings.rollout.length
+        num_envs = settings.num_blocks * settings.envs_per_block
+        self.steps_per_update = num_envs * settings.rollout.length
+        self._learning = Learning(
+            agent,
+            optimizer,
+            learning_rate,
+            LearningSettings(
+                settings.rollout.length,
+                settings.envs_per_block,
+                num_envs,
+                settings.num_epochs,
+                settings.num_minibatches,
+                settings.shuffle,
+            ),
+            reduction,
         )
         specs = self._specs()
         self.step = jax.jit(
@@ -198,20 +187,33 @@ class OnPolicyWorkflow:
         )
         learner = Learner(state.params, state.statistics)
         collect_key = jax.random.fold_in(key, _COLLECT)
-        blocks, batches, sums = jax.lax.map(
-            lambda block: collect_block(learner, collect_key, block), state.blocks
+        groups, batches, sums = jax.lax.map(
+            lambda block: collect_block(learner, collect_key, block),
+            self._reduction.group(state.blocks),
         )
         flat, unflatten = vectors(sums)
         gathered = self._reduction.gather_blocks(flat)
         digest = self._reduction.isolate(lambda g, old: self._digest(unflatten(g), old))
         statistics, scale, metrics = digest(gathered, state.statistics)
-        params, opt_state, rate, learning = self._learn(
-            state, batches, scale, jax.random.fold_in(key, _SHUFFLE)
+        steps = self._settings.num_epochs * self._settings.num_minibatches
+        learned, learning_metrics = learn(
+            self._learning,
+            LearnerState(state.params, state.opt_state, state.learning_rate, state.update * steps),
+            batches,
+            state.blocks.env_id[:, 0] // self._settings.envs_per_block,
+            scale,
+            jax.random.fold_in(key, _SHUFFLE),
         )
         new_state = OnPolicyState(
-            state.key, state.update + 1, params, opt_state, rate, statistics, blocks
+            state.key,
+            state.update + 1,
+            learned.params,
+            learned.opt_state,
+            learned.rate,
+            statistics,
+            self._reduction.ungroup(groups, state.blocks),
         )
-        return metrics | learning, new_state
+        return metrics | learning_metrics, new_state
 
     def _digest(
         self, sums: RolloutSums, old: Statistics
@@ -241,67 +243,3 @@ class OnPolicyWorkflow:
             "bad": jax.tree.map(lambda x: x[first_bad], sums.bad)._asdict(),
         }
         return Statistics(obs, returns), scale, metrics
-
-    def _learn(
-        self, state: OnPolicyState, batches: Minibatch, scale: jax.Array, key: jax.Array
-    ) -> tuple[Params, optax.OptState, jax.Array, dict[str, jax.Array]]:
-        """All gradient steps of one update; ``batches`` leads with ``b``."""
-        s = self._settings
-        names: list[str] = []
-        _, unravel = ravel_pytree(state.params)
-        block_ids = state.blocks.env_id[:, 0] // s.envs_per_block
-        global_size = self.steps_per_update // s.num_minibatches
-
-        def block_gradient(
-            params: Params, scale: jax.Array, batch: Minibatch, index: jax.Array
-        ) -> jax.Array:
-            part = jax.tree.map(lambda x: jnp.take(x, index, axis=-1), batch)
-            part = part._replace(advantage=(part.advantage - scale[0]) * scale[1])
-
-            def loss(params: Params) -> tuple[jax.Array, list[jax.Array]]:
-                value, metrics = self._agent.loss(params, part)
-                names[:] = ["loss", *metrics]
-                sums = [
-                    jnp.sum(x * part.weight) / global_size for x in (value, *metrics.values())
-                ]
-                return sums[0], sums
-
-            gradient, sums = jax.grad(loss, has_aux=True)(params)
-            return jnp.concatenate([ravel_pytree(gradient)[0], jnp.stack(sums)])
-
-        def apply(
-            params: Params, opt_state: optax.OptState, rate: jax.Array,
-            done: jax.Array, total: jax.Array,
-        ) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:  # fmt: skip
-            measured = total[-len(names):]
-            gradient = unravel(total[: -len(names)])
-            direction, opt_state = self._optimizer.update(gradient, opt_state, params)
-            params = jax.tree.map(lambda p, d: p - rate * d, params, direction)
-            rate = self._learning_rate.next(
-                done + 1, rate, measured[names.index("approx_kl")]
-            )
-            norm = optax.tree_utils.tree_norm(gradient)
-            return params, opt_state, rate, jnp.append(measured, norm)
-
-        def minibatch(carry: Any, index: jax.Array) -> tuple[Any, jax.Array]:
-            params, opt_state, rate, done = carry
-            total = self._reduction.sum_blocks(
-                lambda x: block_gradient(params, scale, *x), (batches, index)
-            )
-            params, opt_state, rate, measured = self._reduction.isolate(apply)(
-                params, opt_state, rate, done, total
-            )
-            return (params, opt_state, rate, done + 1), measured
-
-        def epoch(carry: Any, epoch_key: jax.Array) -> tuple[Any, jax.Array]:
-            index = jax.vmap(lambda i: shuffled(epoch_key, i, s))(block_ids)
-            return jax.lax.scan(minibatch, carry, jnp.swapaxes(index, 0, 1))
-
-        done = state.update * (s.num_epochs * s.num_minibatches)
-        carry = (state.params, state.opt_state, state.learning_rate, done)
-        (params, opt_state, rate, _), measured = jax.lax.scan(
-            epoch, carry, jax.random.split(key, s.num_epochs)
-        )
-        means = jnp.mean(measured, axis=(0, 1))
-        metrics = dict(zip([*names, "grad_norm"], means, strict=True))
-        return params, opt_state, rate, metrics | {"learning_rate": rate}

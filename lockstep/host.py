@@ -1,0 +1,149 @@
+"""What belongs to the host process: its devices, signals, compile cache and versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import jax
+from jax.experimental import multihost_utils
+
+from lockstep.config import RunConfig
+from lockstep.devices import cpu_devices, expected_devices
+from lockstep.distributed.mesh import prepare_devices
+from lockstep.errors import StopRequested, UsageError
+from lockstep.sizes import plan_devices
+
+SHOWN_VERSIONS = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "gymnax", "brax")
+
+
+def start_devices(cfg: RunConfig) -> list[jax.Device]:
+    """Start JAX and return the devices the run uses: the first that divide the blocks.
+
+    On CPUs XLA's thread pool is fixed at one thread a device unless ``NPROC`` is set, since
+    its size can change the last bits of large products.
+
+    Raises:
+        UsageError: more devices are asked for than there are, or several processes do not
+            each bring the same part of them.
+    """
+    expected = expected_devices()
+    if expected.kind == "cpu":
+        os.environ.setdefault("NPROC", "1")
+        if not jax.distributed.is_initialized():
+            # No more virtual devices than needed: each slows the others' host threads.
+            plan_devices(cfg, expected.count)
+            prepare_devices(cpu_devices())
+    found = jax.devices()
+    used = found[: plan_devices(cfg, len(found))]
+    if jax.process_count() > 1 and len(used) < len(found):
+        raise UsageError(
+            f"num_blocks={cfg.blocks} does not divide over the {len(found)} devices of "
+            f"{jax.process_count()} processes: every device must take part"
+        )
+    return used
+
+
+def start_compile_cache(folder: str | None) -> None:
+    """Keep compiled programs in ``folder`` (``default``: the user's cache; None: not at all).
+
+    A cache that JAX was already told of, by its own variable, is left as it is.
+    """
+    if folder is None:
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    jax.config.update("jax_enable_compilation_cache", True)
+    if jax.config.jax_compilation_cache_dir is None:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        path = Path(base) / "lockstep" / "jax" if folder == "default" else Path(folder)
+        jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+class StopSignals:
+    """What signals have asked for since the training began.
+
+    SIGTERM and SIGINT stop the run at the end of an update, SIGUSR1 asks for a commit. A
+    second SIGINT interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self._stop_code = 0
+        self._commit = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal; the work goes on to the end of the update."""
+        if number == signal.SIGUSR1:
+            self._commit = True
+        elif number == signal.SIGINT and self._stop_code:
+            raise StopRequested(128 + number, None)
+        else:
+            self._stop_code = self._stop_code or 128 + number
+
+    def agree(self) -> tuple[int, bool]:
+        """The exit code asked for (0: go on) and whether to commit, the same on all ranks."""
+        code, commit = self._stop_code, self._commit
+        if jax.process_count() > 1:
+            import numpy as np
+
+            code, commit = multihost_utils.process_allgather(np.array([code, commit])).max(0)
+        self._commit = False
+        return int(code), bool(commit)
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Catch the signals while the context is open (in the main thread; elsewhere: none)."""
+    signals = StopSignals()
+    try:
+        old = {s: signal.signal(s, signals.handle) for s in (
+            signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
+        )}  # fmt: skip
+    except ValueError:  # not the main thread
+        old = {}
+    try:
+        yield signals
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package (with its commit) and of what results depend on."""
+    found = {"python": platform.python_version(), "lockstep": _version("lockstep-rl")}
+    commit = _git_commit()
+    if commit:
+        found["commit"] = commit
+    return found | {name: _version(name) for name in SHOWN_VERSIONS if _version(name)}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _git_commit() -> str:
+    """The short commit of this package's own checkout; empty if it is not in one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def peak_rss_mb() -> float:
+    """The largest resident memory of this process so far, in MiB."""
+    unit = 1024**2 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
