@@ -249,3 +249,14 @@ def test_the_working_directory_is_searched() -> None:
     command = [sys.executable, "-P", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.stdout.strip(), result.returncode) == ("good", 0), result.stderr
+
+
+def test_the_example_of_the_guide() -> None:
+    guide = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
+    code = guide.read_text().split("```python\n")[1].split("```")[0]
+    Path("own_package/guide.py").write_text(code)
+    env = envs.make("own_package.guide.Counter")
+    check_types(env)
+    check_episode(env)
+    _, t = rollout(env, 10, jnp.int32(1))(jax.random.key(0))
+    assert t.reward.sum() == 10.0
