@@ -10,7 +10,7 @@ from lockstep.errors import UsageError
 from lockstep.runs import find_run, prepare
 
 if TYPE_CHECKING:
-    from lockstep.training import EvaluateResult, TrainResult
+    from lockstep.results import EvaluateResult, TrainResult
 
 
 def train(
@@ -63,6 +63,6 @@ def evaluate(
     if episodes is not None and episodes < 1:
         raise UsageError(f"episodes={episodes} is out of range: 1 <= episodes is allowed")
     folder = find_run(run)
-    from lockstep.training import evaluate_run
+    from lockstep.evaluating import evaluate_run
 
     return evaluate_run(str(folder), episodes, stochastic)

@@ -17,6 +17,7 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
+from lockstep import __version__
 from lockstep.config import RunConfig
 from lockstep.devices import cpu_devices, expected_devices
 from lockstep.distributed.mesh import prepare_devices
@@ -62,7 +63,7 @@ def start_compile_cache(folder: str | None) -> None:
         jax.config.update("jax_enable_compilation_cache", False)
         return
     jax.config.update("jax_enable_compilation_cache", True)
-    if jax.config.jax_compilation_cache_dir is None:
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         path = Path(base) / "lockstep" / "jax" if folder == "default" else Path(folder)
         jax.config.update("jax_compilation_cache_dir", str(path))
@@ -119,7 +120,7 @@ def stop_signals() -> Iterator[StopSignals]:
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package (with its commit) and of what results depend on."""
-    found = {"python": platform.python_version(), "lockstep": _version("lockstep-rl")}
+    found = {"python": platform.python_version(), "lockstep": __version__}
     commit = _git_commit()
     if commit:
         found["commit"] = commit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from lockstep.config import RunConfig
-from lockstep.sizes import plan_devices
+from lockstep.sizes import plan_devices, reduction_used
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def preview(cfg: RunConfig, device_kind: str, available: int) -> Preview:
         updates=cfg.updates,
         total_steps=cfg.updates * cfg.steps_per_update,
         idle=_idle(cfg, devices, available),
-        reduction=cfg.reduction,
+        reduction=reduction_used(cfg.reduction, device_kind),
         eval_episodes=cfg.eval_episodes,
     )
 

@@ -48,17 +48,40 @@ class Environment(Protocol):
     ``expensive_reset`` asks the vector wrapper to reset only when an episode ended.
     """
 
-    name: str
-    observation_space: spaces.Space
-    action_space: spaces.Space
-    max_episode_steps: int | None
-    expensive_reset: bool
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
 
-    def reset(self, key: jax.Array) -> tuple[EnvState, jax.Array]: ...
+    @property
+    def observation_space(self) -> spaces.Space:
+        """The observations, a one-dimensional ``Box`` where an agent of ours learns."""
+        ...
 
-    def step(
-        self, state: EnvState, action: jax.Array, key: jax.Array
-    ) -> tuple[EnvState, Transition]: ...
+    @property
+    def action_space(self) -> spaces.Space:
+        """The actions, ``Discrete`` or a one-dimensional ``Box``."""
+        ...
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The time limit in steps."""
+        ...
+
+    @property
+    def expensive_reset(self) -> bool:
+        """Whether a reset costs more than a step."""
+        ...
+
+    @property
+    def reset(self) -> Callable[[jax.Array], tuple[EnvState, jax.Array]]:
+        """A new episode's state and first observation."""
+        ...
+
+    @property
+    def step(self) -> Callable[[EnvState, jax.Array, jax.Array], tuple[EnvState, Transition]]:
+        """One step."""
+        ...
 
 
 class FunctionalEnvironment(NamedTuple):

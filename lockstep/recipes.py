@@ -22,9 +22,10 @@ from lockstep.distributed.mesh import DP_AXIS_NAME
 from lockstep.distributed.reduction import Reduction
 from lockstep.errors import UsageError
 from lockstep.protocols import Environment, OnPolicyAgent, Workflow
+from lockstep.sizes import reduction_used
 from lockstep.workflows.evaluation import Evaluator
-from lockstep.workflows.on_policy import OnPolicySettings, OnPolicyWorkflow
 from lockstep.workflows.learning import LearningRate
+from lockstep.workflows.on_policy import OnPolicySettings, OnPolicyWorkflow
 from lockstep.workflows.rollout import RolloutSettings
 
 # The longest evaluation episode of an environment that has no time limit of its own.
@@ -93,13 +94,10 @@ def make_learning_rate(cfg: OnPolicyConfig, updates: int) -> LearningRate:
 
 
 def make_reduction(cfg: RunConfig, mesh: Mesh) -> Reduction:
-    """``auto`` is exact on CPUs, where it costs nothing, and fast on accelerators.
-
-    An accelerator takes all blocks of a device as one batch unless the sums are exact.
-    """
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    exact = cfg.reduction == "exact" or (cfg.reduction == "auto" and on_cpu)
-    return Reduction(exact, DP_AXIS_NAME, merge=not (exact or on_cpu))
+    """The sums over blocks; an accelerator takes all blocks of a device as one batch, if fast."""
+    platform = mesh.devices.flat[0].platform
+    exact = reduction_used(cfg.reduction, platform) == "exact"
+    return Reduction(exact, DP_AXIS_NAME, merge=not exact and platform != "cpu")
 
 
 def make_workflow(cfg: RunConfig, mesh: Mesh, *, stochastic_evaluation: bool = False) -> Workflow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,7 +15,8 @@ import jax
 import numpy as np
 
 from lockstep.config import RunConfig
-from lockstep.host import peak_rss_mb, versions
+from lockstep.host import peak_rss_mb
+from lockstep.sizes import reduction_used
 from lockstep.telemetry import Timers
 
 
@@ -123,6 +125,7 @@ def summarize(
     wall_seconds: float,
     params_sha256: str,
     evaluation: dict[str, Any] | None,
+    versions: dict[str, str],
 ) -> TrainResult:
     """The run in numbers."""
     train = timers.seconds("train")
@@ -152,10 +155,10 @@ def summarize(
         peak_rss_mb=peak_rss_mb(),
         goodput=round(train / wall_seconds, 4),
         restarts=0,
-        reduction=cfg.reduction,
+        reduction=reduction_used(cfg.reduction, jax.devices()[0].platform),
         device_kind=jax.devices()[0].device_kind,
         cpu_threads=os.environ.get("NPROC", ""),
-        versions=versions(),
+        versions=versions,
     )
 
 
@@ -176,10 +179,8 @@ def write_fault(folder: Path, rank: int, update: int, phase: str, error: BaseExc
         "hint": f"fix the cause, then: lockstep train --resume {folder}",
         "log": None,
     }
-    try:
+    with contextlib.suppress(OSError):
         _write_json(folder / "fault.json", record)
-    except OSError:
-        pass
 
 
 def describe_bad_transition(

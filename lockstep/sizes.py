@@ -82,6 +82,13 @@ def plan_devices(cfg: RunConfig, available: int) -> int:
     return used
 
 
+def reduction_used(reduction: str, device_kind: str) -> str:
+    """``auto`` is ``exact`` on CPUs, where it costs nothing, and ``fast`` on accelerators."""
+    if reduction == "auto":
+        return "exact" if device_kind == "cpu" else "fast"
+    return reduction
+
+
 def check_sizes(cfg: RunConfig, devices: int | None = None) -> None:
     """Refuse environments that do not divide into blocks and minibatches.
 

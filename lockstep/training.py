@@ -13,18 +13,19 @@ from typing import Any
 import jax
 
 from lockstep.checkpoint import Checkpoints, params_sha256
-from lockstep.compose import from_yaml, to_yaml
+from lockstep.compose import to_yaml
 from lockstep.config import RunConfig
 from lockstep.distributed.mesh import make_mesh
-from lockstep.errors import CheckpointError, StopRequested, TrainingFailed, UsageError
-from lockstep.host import StopSignals, start_compile_cache, start_devices, stop_signals
+from lockstep.errors import StopRequested, TrainingFailed, UsageError
+from lockstep.evaluating import restore_newest
+from lockstep.host import StopSignals, start_compile_cache, start_devices, stop_signals, versions
 from lockstep.preview import preview
 from lockstep.progress import Progress
 from lockstep.protocols import Workflow
 from lockstep.recipes import make_workflow
 from lockstep.results import (
-    EvaluateResult,
     TrainResult,
+    describe_bad_transition,
     evaluation_scalars,
     summarize,
     update_scalars,
@@ -67,48 +68,6 @@ def train_run(cfg: RunConfig, *, run_dir: str | None, resume: str | None) -> Tra
         loop.close()
 
 
-def evaluate_run(run: str, episodes: int | None, stochastic: bool) -> EvaluateResult:
-    """Evaluate the last commit of a run over full episodes; changes nothing.
-
-    Raises:
-        UsageError: the run has no whole commit.
-    """
-    folder = Path(run)
-    from dataclasses import replace
-
-    cfg = from_yaml(folder / "config.yaml")
-    if episodes is not None:
-        cfg = replace(cfg, eval_episodes=episodes)
-    # A policy trained on more devices than there are here is evaluated on those there are.
-    cfg = replace(cfg, num_devices=None, enable_multi_devices="auto")
-    devices = start_devices(cfg)
-    start_compile_cache(cfg.compile_cache)
-    workflow = make_workflow(cfg, make_mesh(devices), stochastic_evaluation=stochastic)
-    state, host = _restore(Checkpoints(folder / "checkpoints", cfg.keep_checkpoints), workflow, cfg)
-    metrics, state = workflow.evaluate(state)
-    return EvaluateResult(
-        run_dir=str(folder),
-        task=cfg.task,
-        algorithm=cfg.algo.name,
-        update=host["update"],
-        deterministic=not stochastic,
-        params_sha256=params_sha256(state.params),
-        **evaluation_scalars(metrics, cfg),
-    )
-
-
-def _restore(commits: Checkpoints, workflow: Workflow, cfg: RunConfig) -> tuple[Any, dict]:
-    """The state and the counters of the newest whole commit."""
-    update = commits.latest()
-    if update is None:
-        raise UsageError(f"the run {str(commits.directory.parent)!r} has no whole checkpoint")
-    state = workflow.setup(jax.random.key(cfg.seed))
-    target = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
-    return commits.restore(update, target)
-
-
 class _Loop:
     """One process's part of a run: its files and the loop over updates."""
 
@@ -120,6 +79,7 @@ class _Loop:
         self.rank = jax.process_index()
         self.update, self.phase = 0, "setup"
         self.timers = Timers()
+        self.versions = versions()
         self.last_return: float | None = None
         self.writer: MetricsWriter | None = None
         self.progress = Progress(
@@ -146,12 +106,12 @@ class _Loop:
         if resumed:
             for name in self.commits.partial():
                 self.progress.message(f"ignored the half-written checkpoint {name}")
-            state, host = _restore(self.commits, self.workflow, self.cfg)
-            self.update = host["update"]
+            state, host = restore_newest(self.commits, self.workflow, self.cfg)
+            self.update, written = host["update"], host["versions"]
             path = self.commits.directory / str(self.update)
             self.progress.message(
                 f"resumed:      update {self.update} of {self.cfg.updates} from {path} "
-                f"(lockstep {host.get('version', '?')})"
+                f"(lockstep {written.get('lockstep')} {written.get('commit', '')})"
             )
         else:
             state = self.workflow.setup(jax.random.key(self.cfg.seed))
@@ -244,8 +204,6 @@ class _Loop:
     def _check(self, values: dict[str, Any], line: dict[str, Any], update: int) -> None:
         """Stop where numbers are no longer finite, the same decision on every rank."""
         if line.get("nan_envs") and self.cfg.nan_policy == "fail":
-            from lockstep.results import describe_bad_transition
-
             raise TrainingFailed(
                 describe_bad_transition(values["bad"], self.cfg, update, self.folder, self.rank)
             )
@@ -259,8 +217,6 @@ class _Loop:
             raise TrainingFailed(f"update {update}: {bad[-1]} is not finite, training stopped")
 
     def _commit(self, state: Any) -> None:
-        from lockstep import __version__
-
         with self._phase("save"):
             self.commits.save(
                 self.update,
@@ -268,13 +224,11 @@ class _Loop:
                 {
                     "update": self.update,
                     "steps": self.update * self.workflow.steps_per_update,
-                    "version": __version__,
+                    "versions": self.versions,
                 },
             )
 
-    def _summary(
-        self, status: str, state: Any, evaluation: dict[str, Any] | None
-    ) -> TrainResult:
+    def _summary(self, status: str, state: Any, evaluation: dict[str, Any] | None) -> TrainResult:
         """Put the run in numbers and write ``summary.json`` (rank 0)."""
         done = self.update - getattr(self, "first_update", self.update)
         result = summarize(
@@ -288,6 +242,7 @@ class _Loop:
             wall_seconds=time.perf_counter() - self.started,
             params_sha256=params_sha256(state.params),
             evaluation=evaluation,
+            versions=self.versions,
         )
         if self.rank == 0:
             write_summary(result, self.folder)

@@ -75,6 +75,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     loop.train_run, loop.evaluate_run = train_run, evaluate_run
     monkeypatch.setitem(sys.modules, "lockstep.training", loop)
+    monkeypatch.setitem(sys.modules, "lockstep.evaluating", loop)
     return loop
 
 

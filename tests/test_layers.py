@@ -39,9 +39,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workflows": PARTS | {"agents", "envs.wrappers", "algorithms.returns"},
     "compose": {"config", "devices", "errors", "envs.catalog", "layers"},
     "recipes": PARTS | {"agents", "algorithms", "envs", "workflows"},
-    "train": PARTS | REQUEST | OUTPUT | {"checkpoint", "recipes", "workflows"},
-    "api": REQUEST | {"config", "errors", "train"},
-    "cli": REQUEST | OUTPUT | {"api", "config", "envs.catalog", "errors", "train", "__init__"},
+    "host": {"config", "devices", "distributed", "errors"},
+    "results": {"config", "host", "telemetry"},
+    "evaluating": PARTS | REQUEST | {"checkpoint", "host", "recipes", "results"},
+    "training": PARTS
+    | REQUEST
+    | OUTPUT
+    | {"checkpoint", "evaluating", "host", "recipes", "results"},
+    "api": REQUEST | {"config", "errors", "evaluating", "results", "training"},
+    "cli": REQUEST | OUTPUT | {"api", "config", "envs.catalog", "errors", "training", "__init__"},
     "__init__": {"api"},
     "__main__": {"cli"},
 }

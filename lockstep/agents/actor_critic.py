@@ -71,9 +71,7 @@ class ActorCritic:
         dist = self.policy(params, obs)
         raw = self.distribution.sample(dist, keys)
         log_prob = self.distribution.log_prob(dist, raw)
-        return Decision(
-            self.distribution.to_env(raw), raw, log_prob, self.value(params, obs)
-        )
+        return Decision(self.distribution.to_env(raw), raw, log_prob, self.value(params, obs))
 
     def sample_actions(
         self, params: ActorCriticParams, obs: jax.Array, keys: jax.Array

@@ -10,9 +10,7 @@ from lockstep.config import A2CConfig
 from lockstep.protocols import Minibatch, OnPolicyAgent
 
 
-def make_a2c(
-    config: A2CConfig, obs_space: spaces.Box, action_space: spaces.Space
-) -> OnPolicyAgent:
+def make_a2c(config: A2CConfig, obs_space: spaces.Box, action_space: spaces.Space) -> OnPolicyAgent:
     """A2C's agent for these spaces: ``-log pi(a) A + value_coef (V - target)^2 / 2 - H``."""
     net = ActorCritic(
         obs_space,
@@ -23,9 +21,7 @@ def make_a2c(
         init_log_std=config.init_log_std,
     )
 
-    def loss(
-        params: ActorCriticParams, batch: Minibatch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: ActorCriticParams, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         dist = net.policy(params, batch.obs)
         log_prob = net.distribution.log_prob(dist, batch.raw)
         entropy = net.distribution.entropy(dist)

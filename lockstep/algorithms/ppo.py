@@ -11,9 +11,7 @@ from lockstep.config import PPOConfig
 from lockstep.protocols import Minibatch, OnPolicyAgent
 
 
-def clipped_policy_loss(
-    log_ratio: jax.Array, advantage: jax.Array, epsilon: float
-) -> jax.Array:
+def clipped_policy_loss(log_ratio: jax.Array, advantage: jax.Array, epsilon: float) -> jax.Array:
     """Negative clipped surrogate (equation 7) per sample ``[s]``.
 
     ``-min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)`` with ``r = exp(log_ratio)``.
@@ -38,9 +36,7 @@ def value_loss(
     return 0.5 * error
 
 
-def make_ppo(
-    config: PPOConfig, obs_space: spaces.Box, action_space: spaces.Space
-) -> OnPolicyAgent:
+def make_ppo(config: PPOConfig, obs_space: spaces.Box, action_space: spaces.Space) -> OnPolicyAgent:
     """PPO's agent for these spaces; discrete and continuous actions."""
     net = ActorCritic(
         obs_space,
@@ -52,16 +48,12 @@ def make_ppo(
     )
     value_clip = config.clip_epsilon if config.clip_value_loss else None
 
-    def loss(
-        params: ActorCriticParams, batch: Minibatch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: ActorCriticParams, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         dist = net.policy(params, batch.obs)
         log_ratio = net.distribution.log_prob(dist, batch.raw) - batch.log_prob
         entropy = net.distribution.entropy(dist)
         policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_epsilon)
-        value = value_loss(
-            net.value(params, batch.obs), batch.value, batch.target, value_clip
-        )
+        value = value_loss(net.value(params, batch.obs), batch.value, batch.target, value_clip)
         total = policy + config.value_coef * value - config.entropy_coef * entropy
         ratio = jnp.exp(log_ratio)
         return total, {

@@ -25,11 +25,11 @@ def gae(
     delta = rewards + gamma * next_values - values
     decay = gamma * lam * (1.0 - done)
 
-    def backward(following: jax.Array, now: tuple[jax.Array, jax.Array]):
+    def backward(
+        following: jax.Array, now: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         advantage = now[0] + now[1] * following
         return advantage, advantage
 
-    _, advantages = jax.lax.scan(
-        backward, jnp.zeros_like(values[0]), (delta, decay), reverse=True
-    )
+    _, advantages = jax.lax.scan(backward, jnp.zeros_like(values[0]), (delta, decay), reverse=True)
     return advantages

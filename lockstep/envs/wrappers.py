@@ -88,9 +88,7 @@ def vectorize(env: Environment) -> VectorEnv:
             return select(done, jax.vmap(env.reset)(reset_keys), (inner, final_obs))
 
         if env.expensive_reset:
-            inner, obs = jax.lax.cond(
-                jnp.any(done), fresh, lambda _: (inner, final_obs), None
-            )
+            inner, obs = jax.lax.cond(jnp.any(done), fresh, lambda _: (inner, final_obs), None)
         else:
             inner, obs = fresh(None)
 

@@ -133,8 +133,9 @@ class OnPolicyWorkflow:
 
     def _specs(self) -> OnPolicyState:
         """How each part of the state is split (a tree prefix)."""
-        whole = Spec()
-        return OnPolicyState(whole, whole, whole, whole, whole, whole, Spec(DP_AXIS_NAME))
+        whole: Any = Spec()
+        split: Any = Spec(DP_AXIS_NAME)
+        return OnPolicyState(whole, whole, whole, whole, whole, whole, split)
 
     def setup(self, key: jax.Array) -> OnPolicyState:
         """The state before the first update, placed on the mesh."""
@@ -166,7 +167,8 @@ class OnPolicyWorkflow:
             lambda: jnp.arange(s.num_blocks, dtype=jnp.int32), out_shardings=sharded(self.mesh)
         )()
         state = jax.jit(learner, out_shardings=replicated(self.mesh))(key)
-        return state._replace(blocks=jax.jit(all_blocks, compiler_options=options)(state.key, block_ids))
+        blocks_of = jax.jit(all_blocks, compiler_options=options)
+        return state._replace(blocks=blocks_of(state.key, block_ids))
 
     def evaluate(self, state: OnPolicyState) -> tuple[dict[str, Any], OnPolicyState]:
         """Full episodes with the best actions; the state is returned as it was."""
@@ -226,7 +228,7 @@ class OnPolicyWorkflow:
         if rollout.normalize_reward:
             returns = update_moments(returns, merge_blocks(sums.returns))
         advantage = merge_blocks(sums.advantage)
-        variance = advantage.m2 / jnp.maximum(advantage.count, 1.0)
+        variance = advantage.m2 / jnp.maximum(advantage.samples, 1.0)
         scale = jnp.stack([advantage.mean[0], 1.0 / (jnp.sqrt(variance[0]) + 1e-8)])
         if not self._settings.normalize_advantage:
             scale = jnp.array([0.0, 1.0])
@@ -237,7 +239,7 @@ class OnPolicyWorkflow:
             "return_sum": total(sums.return_sum),
             "return_square_sum": total(sums.return_square_sum),
             "length_sum": total(sums.length_sum),
-            "reward_mean": total(sums.reward_sum) / jnp.maximum(advantage.count, 1.0),
+            "reward_mean": total(sums.reward_sum) / jnp.maximum(advantage.samples, 1.0),
             "nan_envs": total(sums.nan_envs),
             "explained_variance": 1.0 - variance[0] / jnp.maximum(variance[1], 1e-8),
             "bad": jax.tree.map(lambda x: x[first_bad], sums.bad)._asdict(),

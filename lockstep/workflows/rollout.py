@@ -145,7 +145,7 @@ def collect(
     """
     params, statistics = learner
     keys = env_keys(key, block.env_id)
-    reward_scale = 1.0
+    reward_scale: jax.Array | float = 1.0
     if settings.normalize_reward:
         reward_scale = 1.0 / standard_deviation(statistics.returns)[0]
 

@@ -1,0 +1,67 @@
+"""Evaluate the last commit of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lockstep.checkpoint import Checkpoints, params_sha256
+from lockstep.compose import from_yaml
+from lockstep.config import RunConfig
+from lockstep.distributed.mesh import make_mesh
+from lockstep.errors import UsageError
+from lockstep.host import start_compile_cache, start_devices
+from lockstep.protocols import Workflow
+from lockstep.recipes import make_workflow
+from lockstep.results import EvaluateResult, evaluation_scalars
+
+
+def evaluate_run(run: str, episodes: int | None, stochastic: bool) -> EvaluateResult:
+    """Evaluate the last commit of a run over full episodes; changes nothing.
+
+    Raises:
+        UsageError: the run has no whole commit.
+    """
+    folder = Path(run)
+    cfg = from_yaml(folder / "config.yaml")
+    # A policy trained on more devices than there are here is evaluated on those there are.
+    cfg = replace(cfg, num_devices=None, enable_multi_devices="auto")
+    if episodes is not None:
+        cfg = replace(cfg, eval_episodes=episodes)
+    devices = start_devices(cfg)
+    start_compile_cache(cfg.compile_cache)
+    workflow = make_workflow(cfg, make_mesh(devices), stochastic_evaluation=stochastic)
+    commits = Checkpoints(folder / "checkpoints", cfg.keep_checkpoints)
+    state, host = restore_newest(commits, workflow, cfg)
+    metrics, state = workflow.evaluate(state)
+    return EvaluateResult(
+        run_dir=str(folder),
+        task=cfg.task,
+        algorithm=cfg.algo.name,
+        update=host["update"],
+        deterministic=not stochastic,
+        params_sha256=params_sha256(state.params),
+        **evaluation_scalars(metrics, cfg),
+    )
+
+
+def restore_newest(
+    commits: Checkpoints, workflow: Workflow, cfg: RunConfig
+) -> tuple[Any, dict[str, Any]]:
+    """The state and the counters of the newest whole commit, on the workflow's mesh.
+
+    Raises:
+        UsageError: there is none.
+        CheckpointError: it cannot be read or does not fit the workflow.
+    """
+    update = commits.latest()
+    if update is None:
+        raise UsageError(f"the run {str(commits.directory.parent)!r} has no whole checkpoint")
+    state = workflow.setup(jax.random.key(cfg.seed))
+    target = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    return commits.restore(update, target)
