@@ -7,6 +7,7 @@ the command line. Importing this package loads neither JAX nor torch.
 from __future__ import annotations
 
 from lockstep.api import evaluate, train
+from lockstep.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["__version__", "evaluate", "train"]

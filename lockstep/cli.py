@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from lockstep import __version__
 from lockstep.errors import StopRequested, TrainingFailed, UsageError, unknown
+from lockstep.version import VERSION
 
 if TYPE_CHECKING:
     from lockstep.runs import Prepared
@@ -201,12 +201,12 @@ def list_names(what: Annotated[str, What]) -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    print(__version__)
+    print(VERSION)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(__version__)
+        print(VERSION)
         raise typer.Exit
 
 

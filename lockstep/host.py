@@ -17,12 +17,12 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
-from lockstep import __version__
 from lockstep.config import RunConfig
 from lockstep.devices import cpu_devices, expected_devices
 from lockstep.distributed.mesh import prepare_devices
 from lockstep.errors import StopRequested, UsageError
 from lockstep.sizes import plan_devices
+from lockstep.version import VERSION
 
 SHOWN_VERSIONS = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "gymnax", "brax")
 
@@ -120,7 +120,7 @@ def stop_signals() -> Iterator[StopSignals]:
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package (with its commit) and of what results depend on."""
-    found = {"python": platform.python_version(), "lockstep": __version__}
+    found = {"python": platform.python_version(), "lockstep": VERSION}
     commit = _git_commit()
     if commit:
         found["commit"] = commit
