@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from lockstep.envs import adapt
 from lockstep.envs.catalog import TaskInfo, import_from_working_directory
-from lockstep.envs.spaces import flat_action, flat_observation
+from lockstep.envs.spaces import abstract_action, flat_action, flat_observation
 from lockstep.errors import UsageError, nearest
 from lockstep.protocols import FunctionalEnvironment, PyTree, Transition
 
@@ -152,7 +152,7 @@ def _strong(state: PyTree) -> PyTree:
     return adapt.settle(state, jax.tree.map(lambda leaf: jnp.asarray(leaf).dtype, state))
 
 
-def _check(task: str, env: Any, actions: spaces.Space, to_environment: Any) -> None:
+def _check(task: str, env: Any, actions: spaces.Discrete | spaces.Box, to_environment: Any) -> None:
     """Trace one reset and one step and compare what they give with the contract."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     first = _traced(task, "reset", lambda: jax.eval_shape(env.reset, key))
@@ -160,7 +160,7 @@ def _check(task: str, env: Any, actions: spaces.Space, to_environment: Any) -> N
         raise UsageError(f"task {task!r}: reset gives (state, obs), got {_kind(first)}")
     state, obs = first
     _check_observation(task, "reset", env.observation_space, obs)
-    action = jax.eval_shape(to_environment, jax.ShapeDtypeStruct(actions.shape, actions.dtype))
+    action = jax.eval_shape(to_environment, abstract_action(actions))
     # The result may hold what is no array (a string in info), so only the arrays are kept.
     result = _traced(task, "step", lambda: _shapes_of(env.step, state, action, key))
     if not isinstance(result, tuple) or len(result) != 2:

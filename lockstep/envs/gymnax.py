@@ -20,7 +20,7 @@ from gymnax.environments import spaces as gymnax_spaces
 
 from lockstep.envs import adapt
 from lockstep.envs.catalog import TaskInfo
-from lockstep.envs.spaces import flat_action, flat_observation
+from lockstep.envs.spaces import abstract_action, flat_action, flat_observation
 from lockstep.errors import UsageError
 from lockstep.protocols import FunctionalEnvironment, Transition
 
@@ -123,7 +123,7 @@ def from_gymnax(
         return env.step_env(key, state, to_environment(action), params)  # type: ignore[no-any-return]
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    action = jax.ShapeDtypeStruct(actions.shape, actions.dtype)
+    action = abstract_action(actions)
     _, first = jax.eval_shape(lambda k: env.reset_env(k, params), key)
     dtypes = adapt.settled_dtypes(first, jax.eval_shape(raw_step, key, first, action)[1])
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lockstep.envs import adapt
-from lockstep.envs.spaces import flat_action
+from lockstep.envs.spaces import abstract_action, flat_action
 from lockstep.errors import UsageError
 from lockstep.protocols import FunctionalEnvironment, Transition
 
@@ -36,7 +36,7 @@ def from_simulator(
     bounds = spaces.Box(-1.0, 1.0, (int(simulator.action_size),), np.float32)
     actions, clip = flat_action(name, bounds)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    action = jax.ShapeDtypeStruct(actions.shape, actions.dtype)
+    action = abstract_action(actions)
     first = jax.eval_shape(simulator.reset, key)
     later = jax.eval_shape(lambda inner, a: _step_copy(simulator, inner, clip(a)), first, action)
     dtypes = adapt.settled_dtypes(first, later)

@@ -127,3 +127,9 @@ def flat_action(
         return jnp.clip(jnp.asarray(action, jnp.float32), low, high).reshape(shape)
 
     return spaces.Box(low, high, dtype=np.float32), to_environment
+
+
+def abstract_action(space: spaces.Discrete | spaces.Box) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of an agent's action: int32 ``[]`` or float32 ``[A]``."""
+    dtype = jnp.int32 if isinstance(space, spaces.Discrete) else jnp.float32
+    return jax.ShapeDtypeStruct(space.shape or (), dtype)

@@ -84,6 +84,7 @@ def test_brax_terminates_naturally() -> None:
     assert how == "terminated" and 2 < step < 60
 
 
+@pytest.mark.slow
 def test_brax_repeats_an_action_and_adds_up_rewards() -> None:
     once = envs.make("inverted_pendulum", max_episode_steps=6)
     thrice = envs.make("inverted_pendulum", max_episode_steps=2, action_repeat=3)
