@@ -3,12 +3,12 @@
 ``fast``: blocks are summed as they come, then one ``psum`` of one flat vector.
 
 ``exact``: the arithmetic of a block is compiled in isolation, blocks are summed in a fixed
-binary tree, and only one partial sum a device travels. The result has the same bits on 1,
-2, 4, ... devices and on any split into processes, for one version of JAX and one kind of
-processor. Two things make it so, and either alone does not: a call that XLA may not
-inline (:meth:`Reduction.isolate`), and a compilation without the common-subexpression
-pass that only programs for several partitions begin with
-(:attr:`Reduction.compiler_options`).
+binary tree, and only one partial sum a device travels (every block's, where a device's
+number of blocks is no power of two). The result has the same bits on 1, 2, 4, ... devices
+and on any split into processes, for one version of JAX and one kind of processor. Two
+things make it so, and either alone does not: a call that XLA may not inline
+(:meth:`Reduction.isolate`), and a compilation without the common-subexpression pass that
+only programs for several partitions begin with (:attr:`Reduction.compiler_options`).
 
 Shapes: ``b`` blocks of this device, ``B`` blocks in total, ``K`` numbers a block.
 """
@@ -25,9 +25,11 @@ from jax.flatten_util import ravel_pytree
 
 
 def tree_sum(parts: jax.Array) -> jax.Array:
-    """Sum ``[m, K]`` over ``m``, a power of two, as a fixed binary tree of neighbours."""
+    """Sum ``[m, K]`` over ``m`` as a fixed binary tree of neighbours; an odd last one waits."""
     while parts.shape[0] > 1:
-        parts = parts[0::2] + parts[1::2]
+        even = parts.shape[0] // 2 * 2
+        pairs = parts[0:even:2] + parts[1:even:2]
+        parts = jnp.concatenate([pairs, parts[even:]]) if even < parts.shape[0] else pairs
     return parts[0]
 
 
@@ -68,8 +70,11 @@ class Reduction(NamedTuple):
         """``sum over all groups x of function(fixed, x) [K]``; ``xs`` leads with groups."""
         if self.exact:
             isolated = self.isolate(function)
-            local = tree_sum(jax.lax.map(lambda x: isolated(fixed, x), xs))
-            return tree_sum(jax.lax.all_gather(local, self.axis))
+            parts = jax.lax.map(lambda x: isolated(fixed, x), xs)
+            if parts.shape[0].bit_count() == 1:
+                # A whole subtree of the tree over all blocks: its sum alone travels.
+                parts = tree_sum(parts)[None]
+            return tree_sum(self.gather_blocks(parts))
         first = function(fixed, jax.tree.map(lambda x: x[0], xs))
         rest = jax.tree.map(lambda x: x[1:], xs)
         total, _ = jax.lax.scan(lambda s, x: (s + function(fixed, x), None), first, rest)
