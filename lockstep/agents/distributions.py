@@ -92,8 +92,9 @@ def diagonal_gaussian(space: spaces.Box, squash: bool) -> Distribution:
         raise ValueError(
             f"algo.tanh_squash=true needs an action space with finite bounds, not {space}"
         )
-    center = np.where(bounded, (low + high) / 2, 0.0).astype(np.float32)
-    half_width = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
+    bottom, top = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+    center = ((bottom + top) / 2).astype(np.float32)
+    half_width = ((top - bottom) / 2).astype(np.float32)
 
     def sample(dist: Gaussian, keys: jax.Array) -> jax.Array:
         size = (dist.mean.shape[0],)
