@@ -44,8 +44,8 @@ from lockstep.workflows.rollout import (
     env_keys,
 )
 
-# Domains of the keys folded from the run's key.
-_INIT, _RESET, _COLLECT, _SHUFFLE = range(4)
+# Domains of the keys folded from the run's key, and from an update's.
+_INIT, _RESET, _UPDATE, _COLLECT, _SHUFFLE = range(5)
 
 
 class OnPolicyState(NamedTuple):
@@ -183,7 +183,7 @@ class OnPolicyWorkflow:
 
     def _update(self, state: OnPolicyState) -> tuple[dict[str, jax.Array], OnPolicyState]:
         """One update as a device sees it."""
-        key = jax.random.fold_in(state.key, state.update)
+        key = jax.random.fold_in(jax.random.fold_in(state.key, _UPDATE), state.update)
         collect_block = self._reduction.isolate(
             partial(collect, self._env, self._agent, self._settings.rollout)
         )
