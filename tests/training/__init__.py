@@ -1,0 +1,1 @@
+"""The host loop as a user meets it: runs, resumes, faults, signals, several processes."""

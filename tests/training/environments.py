@@ -1,0 +1,91 @@
+"""Environments and workflows of a user, named by their dotted paths in the tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from lockstep.protocols import FunctionalEnvironment, Transition
+from lockstep.workflows.on_policy import OnPolicyWorkflow
+from tests import toy_envs
+
+
+class Steps:
+    """How often environments were really stepped, counted on the host."""
+
+    count = 0
+    lock = threading.Lock()
+
+    @classmethod
+    def add(cls, _: Any) -> None:
+        with cls.lock:
+            cls.count += 1
+
+
+def counting() -> FunctionalEnvironment:
+    """``step_index`` that counts its own steps on the host."""
+    plain = toy_envs.step_index()
+
+    def step(t: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Transition]:
+        jax.debug.callback(Steps.add, t)
+        return plain.step(t, action, key)
+
+    return plain._replace(name="counting", step=step)
+
+
+def long_episodes(limit: int = 10 * 8) -> FunctionalEnvironment:
+    """``step_index`` whose episodes last ten updates of eight steps."""
+    return toy_envs.step_index(limit)._replace(name="long_episodes")
+
+
+def slow(work: int = 2000) -> FunctionalEnvironment:
+    """``step_index`` that needs ``work`` small matrix products a step."""
+    plain = toy_envs.step_index()
+
+    def step(t: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Transition]:
+        x = jax.lax.fori_loop(0, work, lambda _, x: jnp.tanh(x @ x), jnp.full((8, 8), 0.1))
+        state, seen = plain.step(t, action, key)
+        return state, seen._replace(reward=seen.reward + 0.0 * x[0, 0])
+
+    return plain._replace(name="slow", step=step)
+
+
+class Recording(OnPolicyWorkflow):
+    """A user's own workflow: notes what the host loop asks of it, and may act after an update.
+
+    ``after[update](state) -> state`` runs on the host when that many updates are done.
+    """
+
+    step: Callable[[Any], Any]
+    calls: ClassVar[list[str]] = []
+    after: ClassVar[dict[int, Callable[[Any], Any]]] = {}
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        compiled = self.step
+
+        def step(state: Any) -> Any:
+            metrics, state = compiled(state)
+            self.calls.append("step")
+            hook = self.after.get(int(state.update))
+            return metrics, state if hook is None else hook(state)
+
+        self.step = step
+
+    def setup(self, key: jax.Array) -> Any:
+        self.calls.append("setup")
+        return super().setup(key)
+
+    def evaluate(self, state: Any) -> Any:
+        self.calls.append(f"evaluate {int(state.update)}")
+        return super().evaluate(state)
+
+
+class NoWorkflow:
+    """Has a ``step`` and nothing else."""
+
+    def step(self) -> None: ...
