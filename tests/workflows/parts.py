@@ -124,7 +124,7 @@ def pendulum(limit: int = 10) -> FunctionalEnvironment:
     def step(s: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Transition]:
         angle, speed, t = s
         speed = jnp.clip(speed + 0.05 * (15.0 * jnp.sin(angle) + 3.0 * action[0]), -8.0, 8.0)
-        reward = -(jnp.mod(angle + np.pi, 2 * np.pi) - np.pi) ** 2 - 0.1 * speed**2
+        reward = -((jnp.mod(angle + np.pi, 2 * np.pi) - np.pi) ** 2) - 0.1 * speed**2
         state = (angle + 0.05 * speed, speed, t + 1)
         obs = observe(state)
         over = jnp.array(False)
