@@ -106,7 +106,8 @@ class Evaluator:
         """Run the episodes ``ids [n]`` to their ends; padding (``id >= E``) is over at once."""
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
         pairs = jax.vmap(jax.random.split)(keys)
-        state = self._env.reset(pairs[:, 0])
+        reset_keys, step_keys = pairs[:, 0], pairs[:, 1]
+        state = self._env.reset(reset_keys)
         zeros = jnp.zeros(ids.shape)
 
         def going(c: _Episodes) -> jax.Array:
@@ -114,7 +115,7 @@ class Evaluator:
 
         def step(c: _Episodes) -> _Episodes:
             fold = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(k, c.t), 3))
-            keys = fold(pairs[:, 1])
+            keys = fold(step_keys)
             obs = c.state.obs.T
             if self._normalize_obs:
                 obs = normalize(statistics, obs)
