@@ -19,6 +19,7 @@ from lockstep.distributed.mesh import make_mesh
 from lockstep.errors import StopRequested, TrainingFailed, UsageError
 from lockstep.evaluating import restore_newest
 from lockstep.host import StopSignals, start_compile_cache, start_devices, stop_signals, versions
+from lockstep.layers import as_tree
 from lockstep.preview import preview
 from lockstep.progress import Progress
 from lockstep.protocols import Workflow
@@ -33,6 +34,7 @@ from lockstep.results import (
     write_summary,
 )
 from lockstep.telemetry import Heartbeat, MetricsWriter, Timers
+from lockstep.telemetry_trackers import require_wandb
 
 COMMITS_A_RUN = 10
 
@@ -47,6 +49,8 @@ def train_run(cfg: RunConfig, *, run_dir: str | None, resume: str | None) -> Tra
     """
     started = time.perf_counter()
     folder = Path(resume or run_dir or "")
+    if cfg.wandb:
+        require_wandb()
     devices = start_devices(cfg)
     start_compile_cache(cfg.compile_cache)
     workflow = make_workflow(cfg, make_mesh(devices))
@@ -127,6 +131,7 @@ class _Loop:
             append=resumed,
             restored_update=self.update if resumed else None,
             rank=self.rank,
+            config=as_tree(self.cfg),
         )
         return state
 

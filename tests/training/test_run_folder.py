@@ -155,9 +155,18 @@ def test_no_return_before_an_episode_ends(tmp_path: Path) -> None:
     assert "NaN" not in (run / "metrics.jsonl").read_text()
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize(
+    "devices",
+    [
+        2,
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(4, marks=[pytest.mark.slow, pytest.mark.devices]),
+    ],
+)
 def test_steps_are_those_the_environments_count(devices: int, tmp_path: Path) -> None:
     """A user's environment and workflow; counted up to the evaluation, which steps them too."""
+    if devices > jax.device_count():
+        pytest.skip(f"needs {devices} devices")
     counted: list[int] = []
 
     def note(state: Any) -> Any:
