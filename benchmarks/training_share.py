@@ -77,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="ant")
     parser.add_argument("--num-envs", type=int, default=128)
+    parser.add_argument("--num-blocks", type=int, default=4)
     parser.add_argument("--rollout-length", type=int, default=128)
     parser.add_argument("--num-epochs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=7)
@@ -87,6 +88,7 @@ def main() -> None:
         args.task,
         num_devices=1,
         num_envs=args.num_envs,
+        num_blocks=args.num_blocks,
         algo={
             "rollout_length": args.rollout_length,
             "num_epochs": args.num_epochs,
@@ -106,7 +108,7 @@ def main() -> None:
         f"# Training as a share of bare stepping: {args.task}",
         "",
         *conditions(load),
-        f"- one device, {args.num_envs} environments, rollout {args.rollout_length}, "
+        f"- one device, {args.num_envs} environments in {args.num_blocks} blocks, rollout {args.rollout_length}, "
         f"{args.num_epochs} epochs x 4 minibatches, policy and value 256x256, float32",
         f"- {versions('jax', 'jaxlib', 'brax')}",
         "",

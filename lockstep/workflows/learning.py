@@ -19,6 +19,9 @@ from lockstep.distributed.reduction import Reduction
 from lockstep.protocols import Minibatch, OnPolicyAgent, Params
 
 
+PACKED_SIZE = 2**14  # most indices that one sort of 32-bit words shuffles fairly
+
+
 class LearningRate(NamedTuple):
     """``initial``; then ``next(gradient steps done, rate, mean KL) -> rate``."""
 
@@ -59,16 +62,20 @@ class Learning(NamedTuple):
 def shuffled(key: jax.Array, block_id: jax.Array, settings: LearningSettings) -> jax.Array:
     """Sample indices ``[M, s]`` into ``T * n`` of one epoch for one block.
 
-    ``environments``: whole time rows of some environments; ``samples``: any sample. One
-    sort of random words whose low bits are the index: no two are equal.
+    ``environments``: whole time rows of some environments; ``samples``: any sample. Up to
+    ``PACKED_SIZE`` one sort of random words whose low bits are the index, so that no two are
+    equal (at least 18 random bits are left); beyond it the usual sort of pairs.
     """
     T, n, M = settings.rollout_length, settings.envs_per_block, settings.num_minibatches
     whole_rows = settings.shuffle == "environments"
     size = n if whole_rows else T * n
-    low_bits = jnp.uint32((1 << max(size - 1, 1).bit_length()) - 1)
     words = jax.random.bits(jax.random.fold_in(key, block_id), (size,))
-    words = (words & ~low_bits) | jnp.arange(size, dtype=jnp.uint32)
-    order = (jnp.sort(words) & low_bits).astype(jnp.int32).reshape(M, -1)
+    if size > PACKED_SIZE:
+        order = jnp.argsort(words).reshape(M, -1)
+    else:
+        low_bits = jnp.uint32((1 << max(size - 1, 1).bit_length()) - 1)
+        packed = (words & ~low_bits) | jnp.arange(size, dtype=jnp.uint32)
+        order = (jnp.sort(packed) & low_bits).astype(jnp.int32).reshape(M, -1)
     if whole_rows:
         order = order[:, None, :] + jnp.arange(T)[:, None] * n
     return order.reshape(M, -1)
