@@ -6,6 +6,7 @@ wait for the host; the host waits only where it must see a state: a commit, an e
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def train_run(cfg: RunConfig, *, run_dir: str | None, resume: str | None) -> Tra
         loop.fault(error)
         raise
     finally:
-        loop.close()
+        with contextlib.suppress(OSError):  # what went wrong first is what is told
+            loop.close()
 
 
 class _Loop:
@@ -99,9 +101,8 @@ class _Loop:
         with self._phase("evaluate"):
             metrics, state = self.workflow.evaluate(state)
             evaluation = evaluation_scalars(metrics, self.cfg)
-        result = self._summary("completed", state, evaluation)
-        self.progress.close()
-        return result
+        self.close()
+        return self._summary("completed", state, evaluation)
 
     def _open(self, resumed: bool) -> Any:
         """Make or reopen the run's folder; the state to start from."""
