@@ -21,8 +21,9 @@ def trained(
     devices: int, exact: bool = True, merge: bool = False, num_blocks: int = 2
 ) -> tuple[OnPolicyWorkflow, list[dict[str, Any]], OnPolicyState]:
     workflow = build(
-        pendulum(), NORMALISED, devices=devices, exact=exact, merge=merge, num_blocks=num_blocks
-    )
+        pendulum(), NORMALISED, devices=devices, exact=exact, merge=merge, num_blocks=num_blocks,
+        quick=not exact,
+    )  # fmt: skip
     history, state = run(workflow, UPDATES)
     return workflow, history, state
 
