@@ -89,6 +89,7 @@ class StopSignals:
             raise StopRequested(128 + number, None)
         else:
             self._stop_code = self._stop_code or 128 + number
+            os.write(2, b"\nstopping at the end of this update (Ctrl-C again: at once)\n")
 
     def agree(self) -> tuple[int, bool]:
         """The exit code asked for (0: go on) and whether to commit, the same on all ranks."""

@@ -147,8 +147,13 @@ def status_line(
     ]
     back = [f"left {_clock(time_left)}"]
     losses = {name: value for name, value in metrics.items() if name.endswith("loss")}
-    for shown in (_named_losses(losses), _short_losses(losses), []):
-        line = _GAP.join([*front, *shown, *back])
+    for shown, gap in (
+        (_named_losses(losses), _GAP),
+        (_short_losses(losses), _GAP),
+        (_short_losses(losses), " "),
+        ([], _GAP),
+    ):
+        line = gap.join([*front, *shown, *back])
         if len(line) <= width:
             return line
     return line[:width].rstrip()

@@ -141,6 +141,7 @@ class _Loop:
         if self.update >= self.cfg.updates:
             self.progress.message(f"all {self.cfg.updates} updates were done before")
             return state
+        self.progress.message("compiling:    once; the next run of these sizes takes it from disk")
         with self._phase("compile"):
             step = self._compile(state)
         self.first_update = self.update
@@ -205,6 +206,8 @@ class _Loop:
             self.last_return = line["return_mean"]
         left = (self.cfg.updates - update) * self.workflow.steps_per_update / rate
         shown = line | {"return_mean": self.last_return}
+        if "policy_loss" in shown:
+            del shown["loss"]  # their weighted sum says nothing more
         self.progress.update(shown, line["steps"], rate, left)
 
     def _check(self, values: dict[str, Any], line: dict[str, Any], update: int) -> None:
