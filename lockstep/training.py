@@ -141,7 +141,8 @@ class _Loop:
         if self.update >= self.cfg.updates:
             self.progress.message(f"all {self.cfg.updates} updates were done before")
             return state
-        self.progress.message("compiling:    once; the next run of these sizes takes it from disk")
+        kept = "; later runs of these sizes take it from disk" if self.cfg.compile_cache else ""
+        self.progress.message(f"compiling:    the update{kept}")
         with self._phase("compile"):
             step = self._compile(state)
         self.first_update = self.update

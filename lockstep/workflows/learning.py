@@ -18,7 +18,6 @@ from jax.flatten_util import ravel_pytree
 from lockstep.distributed.reduction import Reduction
 from lockstep.protocols import Minibatch, OnPolicyAgent, Params
 
-
 PACKED_SIZE = 2**14  # most indices that one sort of 32-bit words shuffles fairly
 
 
