@@ -6,9 +6,11 @@ import importlib.metadata
 import os
 import platform
 import resource
+import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +22,13 @@ from jax.experimental import multihost_utils
 from lockstep.config import RunConfig
 from lockstep.devices import cpu_devices, expected_devices
 from lockstep.distributed.mesh import prepare_devices
-from lockstep.errors import StopRequested, UsageError
+from lockstep.errors import UsageError
 from lockstep.sizes import plan_devices
 from lockstep.version import VERSION
 
 SHOWN_VERSIONS = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "gymnax", "brax")
+INTERRUPT_GRACE = 1.0  # seconds
+_END = 0  # no signal's number
 
 
 def start_devices(cfg: RunConfig) -> list[jax.Device]:
@@ -74,7 +78,8 @@ class StopSignals:
     """What signals have asked for since the training began.
 
     SIGTERM and SIGINT stop the run at the end of an update, SIGUSR1 asks for a commit. A
-    second SIGINT interrupts at once.
+    second SIGINT interrupts at once: by ``KeyboardInterrupt`` where Python runs, and by the
+    end of the process where it has waited ``INTERRUPT_GRACE`` for compiled code to return.
     """
 
     def __init__(self) -> None:
@@ -86,10 +91,9 @@ class StopSignals:
         if number == signal.SIGUSR1:
             self._commit = True
         elif number == signal.SIGINT and self._stop_code:
-            raise StopRequested(128 + number, None)
+            raise KeyboardInterrupt
         else:
             self._stop_code = self._stop_code or 128 + number
-            os.write(2, b"\nstopping at the end of this update (Ctrl-C again: at once)\n")
 
     def agree(self) -> tuple[int, bool]:
         """The exit code asked for (0: go on) and whether to commit, the same on all ranks."""
@@ -106,17 +110,38 @@ class StopSignals:
 def stop_signals() -> Iterator[StopSignals]:
     """Catch the signals while the context is open (in the main thread; elsewhere: none)."""
     signals = StopSignals()
-    try:
-        old = {s: signal.signal(s, signals.handle) for s in (
-            signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
-        )}  # fmt: skip
-    except ValueError:  # not the main thread
-        old = {}
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    old = {number: signal.signal(number, signals.handle) for number in numbers}
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    old_wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch_interrupts, args=(read_end,), daemon=True)
+    watcher.start()
     try:
         yield signals
     finally:
+        signal.set_wakeup_fd(old_wakeup)
+        os.write(write_end, bytes([_END]))
+        watcher.join()
+        os.close(write_end)
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _watch_interrupts(read_end: int) -> None:
+    """End the process ``INTERRUPT_GRACE`` after a second SIGINT, unless ``_END`` comes first.
+
+    Python's own handlers wait for compiled code to return; the bytes of the signals do not.
+    """
+    interrupts = 0
+    with open(read_end, "rb", buffering=0) as pipe:
+        while _END not in (arrived := pipe.read(64)):
+            interrupts += arrived.count(signal.SIGINT)
+            if interrupts > 1 and not select.select([pipe], [], [], INTERRUPT_GRACE)[0]:
+                os._exit(128 + signal.SIGINT)
 
 
 def versions() -> dict[str, str]:

@@ -166,11 +166,16 @@ class _Loop:
             if due:
                 self._commit(state)
             if stop and not last:
+                self._stop_clock(state)
                 self._summary("stopped", state, None)
                 raise StopRequested(stop, self.update)
+        self._stop_clock(state)
+        return state
+
+    def _stop_clock(self, state: Any) -> None:
+        """Take the time of all updates, the last one's end included."""
         jax.block_until_ready(state)
         self.timers.add("train", time.perf_counter() - self.begun - self._pauses())
-        return state
 
     def _compile(self, state: Any) -> Any:
         """The step as a compiled program where it can be compiled ahead."""
@@ -178,6 +183,7 @@ class _Loop:
         return self.workflow.step if lower is None else lower(state).compile()
 
     def _evaluate(self, state: Any) -> dict[str, Any]:
+        jax.block_until_ready(state)  # an update that still runs is no part of the evaluation
         with self._phase("evaluate"):
             metrics, _ = self.workflow.evaluate(state)
             return evaluation_scalars(metrics, self.cfg)

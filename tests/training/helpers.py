@@ -53,6 +53,8 @@ def train(task: str, run_dir: Path | str, **changes: Any) -> Any:
 def words(**changes: Any) -> list[str]:
     """The small configuration as ``key=value`` words of the command line."""
     wanted = SMALL | changes
+    kwargs = wanted.pop("env.kwargs", {})
+    wanted |= {f"env.kwargs.{name}": value for name, value in kwargs.items()}
     return [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in wanted.items()]
 
 
