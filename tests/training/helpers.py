@@ -103,6 +103,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def last_json(out: str) -> dict[str, Any]:
+    """The JSON object on the last line of a child's output."""
+    return json.loads(out.splitlines()[-1])
+
+
 def start_lockstep(*argv: str, **environ: str) -> subprocess.Popen[str]:
     """``python -m lockstep argv`` in the working directory, with its output kept."""
     return subprocess.Popen(

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in ended.err
 
 
+def committed_after(run: Path, update: int) -> bool:
+    """Whether a commit later than ``update`` is there."""
+    return run.exists() and max([0, *helpers.updates_committed(run)]) > update
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"]
 )
@@ -151,7 +157,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     seen = 0
     for _ in range(5):
         child = helpers.start_lockstep(*argv)
-        wait_for(child, lambda: root.exists() and max([0, *helpers.updates_committed(root)]) > seen)
+        wait_for(child, partial(committed_after, root, seen))
         time.sleep(rng.uniform(0.0, 0.3))
         child.kill()
         ended = Ended(child)
