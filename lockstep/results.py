@@ -209,6 +209,6 @@ def describe_bad_transition(
 
 
 def _write_json(path: Path, record: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".json.partial")
+    temporary = path.with_suffix(f".{os.getpid()}.partial")  # ranks may write the same file
     temporary.write_text(json.dumps(record, indent=2) + "\n")
     temporary.replace(path)

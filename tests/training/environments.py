@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -83,6 +85,25 @@ class Recording(OnPolicyWorkflow):
     def evaluate(self, state: Any) -> Any:
         self.calls.append(f"evaluate {int(state.update)}")
         return super().evaluate(state)
+
+
+class LosesCheckpoints(OnPolicyWorkflow):
+    """After update 7 a file stands where the folder ``run/checkpoints`` was (rank 0)."""
+
+    step: Callable[[Any], Any]
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        compiled = self.step
+
+        def step(state: Any) -> Any:
+            metrics, state = compiled(state)
+            if int(state.update) == 7 and jax.process_index() == 0:
+                shutil.rmtree("run/checkpoints")
+                Path("run/checkpoints").write_text("in the way")
+            return metrics, state
+
+        self.step = step
 
 
 class NoWorkflow:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +133,10 @@ class Ended:
         self.code = child.returncode
 
 
-def run_ranks(
+@contextlib.contextmanager
+def started_ranks(
     task: str, folder: Path, processes: int = 2, resume: bool = False, **changes: Any
-) -> list[Ended]:
+) -> Iterator[list[subprocess.Popen[str]]]:
     """The run in ``processes`` processes of one device each, joined by ``jax.distributed``."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -157,8 +160,14 @@ def run_ranks(
         for rank in range(processes)
     ]
     try:
-        return [Ended(child, 240.0) for child in children]
+        yield children
     finally:
         for child in children:
             child.kill()
             child.wait()
+
+
+def run_ranks(task: str, folder: Path, **changes: Any) -> list[Ended]:
+    """Like :func:`started_ranks`, to the end of all of them."""
+    with started_ranks(task, folder, **changes) as children:
+        return [Ended(child, 240.0) for child in children]

@@ -1,6 +1,6 @@
 """One rank of a run, started by hand: ``rank_child.py RANK REQUEST`` (JSON).
 
-Prints the result as one JSON object, or the error and the seconds since its last update.
+Prints the result as one JSON object, or the error and the time (Unix seconds) it came.
 Leaves with ``os._exit``: a rank that failed must not wait for its peer.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from lockstep.compose import from_kwargs, from_yaml
-from lockstep.errors import TrainingFailed
+from lockstep.errors import StopRequested, TrainingFailed
 from lockstep.training import train_run
 
 
@@ -38,7 +38,7 @@ def main(rank: int, request: dict[str, Any]) -> int:
         where = {"run_dir": folder, "resume": None}
     try:
         print(json.dumps(asdict(train_run(cfg, **where))), flush=True)
-    except TrainingFailed as error:
+    except (TrainingFailed, StopRequested) as error:
         print(json.dumps({"failed": str(error), "at": time.time()}), flush=True)
         return error.exit_code
     return 0
