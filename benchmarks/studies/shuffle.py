@@ -4,7 +4,7 @@ Both ways get the task's tuned defaults, the same seeds and the same blocks. Eve
 evaluated on the way (deterministic, 128 whole episodes), so that a task whose return is at its
 ceiling in the end still tells how fast it got there.
 
-    python benchmarks/studies/shuffle.py                     # four tasks, 20 seeds: 20 to 30 minutes
+    python benchmarks/studies/shuffle.py          # four tasks, 20 seeds: 20 to 30 minutes
     python benchmarks/studies/shuffle.py --tasks cartpole --seeds 3 --output /tmp/study
 """
 
