@@ -21,9 +21,15 @@ class Setting(NamedTuple):
     changes: dict[str, Any]
 
 
-COMMON = {"reduction": "exact", "max_iterations": UPDATES, "checkpoint_interval": 25}
+COMMON = {
+    "reduction": "exact",
+    "max_iterations": UPDATES,
+    "checkpoint_interval": 25,
+    "algo.lr_schedule": "constant",
+}
 CARTPOLE = Setting("cartpole", COMMON)
-PENDULUM = Setting("pendulum", COMMON | {"algo.hidden_sizes": [8, 8], "algo.activation": "relu"})
+LINEAR = {"algo.lr_schedule": "linear", "algo.hidden_sizes": [8, 8], "algo.activation": "relu"}
+PENDULUM = Setting("pendulum", COMMON | LINEAR)
 ONE_BLOCK_A_DEVICE = Setting("pendulum", PENDULUM.changes | {"num_blocks": 2})
 BOTH = pytest.mark.parametrize(
     "setting", [CARTPOLE, pytest.param(PENDULUM, marks=pytest.mark.slow)], ids=lambda s: s.task

@@ -14,6 +14,7 @@ from tests.training.helpers import Ended
 RUN = Path("run")
 
 
+@pytest.mark.slow
 def test_a_nan_on_one_rank_stops_both_with_one_message() -> None:
     """Environment 39 of 64 is the second process's; only its observation is not finite."""
     kwargs = {"bad_step": 12, "limit": 30, "probability": 0.02, "in_reward": False}
