@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from lockstep.config import RunConfig
@@ -45,8 +46,7 @@ def start_devices(cfg: RunConfig) -> list[jax.Device]:
     if expected.kind == "cpu":
         os.environ.setdefault("NPROC", "1")
         if not jax.distributed.is_initialized():
-            # No more virtual devices than needed: each slows the others' host threads.
-            plan_devices(cfg, expected.count)
+            plan_devices(cfg, expected.count)  # refuses before JAX starts
             prepare_devices(cpu_devices())
     found = jax.devices()
     used = found[: plan_devices(cfg, len(found))]
@@ -99,8 +99,6 @@ class StopSignals:
         """The exit code asked for (0: go on) and whether to commit, the same on all ranks."""
         code, commit = self._stop_code, self._commit
         if jax.process_count() > 1:
-            import numpy as np
-
             code, commit = multihost_utils.process_allgather(np.array([code, commit])).max(0)
         self._commit = False
         return int(code), bool(commit)

@@ -87,6 +87,7 @@ class _Loop:
         self.timers = Timers()
         self.versions = versions()
         self.last_return: float | None = None
+        self.warned = False  # of transitions that are not finite
         self.writer: MetricsWriter | None = None
         self.progress = Progress(
             cfg.updates, cfg.updates * cfg.steps_per_update, enabled=self.rank == 0
@@ -223,14 +224,15 @@ class _Loop:
             raise TrainingFailed(
                 describe_bad_transition(values["bad"], self.cfg, update, self.folder, self.rank)
             )
-        if line.get("nan_envs"):
+        if line.get("nan_envs") and not self.warned:
+            self.warned = True
             self.progress.message(
-                f"update {update}: {line['nan_envs']} transitions with NaN were masked and "
-                f"their environments reset (nan_policy=reset)"
+                f"update {update}: {line['nan_envs']} transitions with NaN were masked and their "
+                f"environments reset (nan_policy=reset); metrics.jsonl counts any others"
             )
         bad = [name for name in ("loss", "grad_norm") if name in values and line[name] is None]
         if bad:
-            raise TrainingFailed(f"update {update}: {bad[-1]} is not finite, training stopped")
+            raise TrainingFailed(f"update {update}: {bad[0]} is not finite, training stopped")
 
     def _commit(self, state: Any) -> None:
         with self._phase("save"):

@@ -6,6 +6,7 @@ there with one device too: an algorithm never asks how many there are.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -20,10 +21,12 @@ POP_AXIS_NAME = "POP"
 def prepare_devices(num_cpu_devices: int) -> None:
     """Make every CPU core a device; called before the first use of a JAX device.
 
-    Does nothing for accelerators. A count set through ``XLA_FLAGS`` is left alone.
+    Does nothing for accelerators, nor where JAX has already started. A count set through
+    ``XLA_FLAGS`` is left alone.
     """
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", num_cpu_devices)
+        with contextlib.suppress(RuntimeError):  # JAX has started
+            jax.config.update("jax_num_cpu_devices", num_cpu_devices)
 
 
 def make_mesh(devices: Sequence[jax.Device], pop: int = 1) -> Mesh:
