@@ -220,6 +220,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", nargs="+", choices=list(PLANS), default=list(PLANS))
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--add", action="store_true", help="add to today's page, same seeds")
     results_folder = Path(__file__).resolve().parents[1] / "results"
     parser.add_argument("--output", type=Path, default=results_folder)
     args = parser.parse_args()
@@ -227,6 +228,10 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / f"{today()}-shuffle-study.md"
     results: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    if args.add:
+        results = json.loads(path.with_suffix(".json").read_text())
+        if any(len(runs["samples"]) != args.seeds for runs in results.values()):
+            parser.error(f"{path.with_suffix('.json')} is of another number of seeds")
     for task in args.tasks:
         results[task] = {shuffle: train_all(task, shuffle, args.seeds) for shuffle in SHUFFLES}
         path.write_text(page(results, args.seeds, 1, load))
