@@ -97,7 +97,13 @@ def run(
     workflow: OnPolicyWorkflow, updates: int, seed: int = SEED
 ) -> tuple[list[dict[str, Any]], OnPolicyState]:
     """The metrics of each update, on the host, and the last state."""
-    state = workflow.setup(jax.random.key(seed))
+    return go_on(workflow, workflow.setup(jax.random.key(seed)), updates)
+
+
+def go_on(
+    workflow: OnPolicyWorkflow, state: OnPolicyState, updates: int
+) -> tuple[list[dict[str, Any]], OnPolicyState]:
+    """As :func:`run`, from a state that is consumed."""
     history = []
     for _ in range(updates):
         metrics, state = workflow.step(state)

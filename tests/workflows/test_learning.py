@@ -189,9 +189,7 @@ def test_rates_by_hand():
 
     assert [at(i, "constant") for i in (1, 40)] == [1.0, 1.0]
     assert [at(i, "linear") for i in (10, 20, 40)] == pytest.approx([0.75, 0.5, 0.0])
-    assert [at(i, "cosine") for i in (10, 20, 40)] == pytest.approx(
-        [0.8535534, 0.5, 0.0], abs=1e-6
-    )
+    assert [at(i, "cosine") for i in (10, 20, 40)] == pytest.approx([0.8535534, 0.5, 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize(
