@@ -29,10 +29,10 @@ class Quick(Reduction):
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        return super().compiler_options | {
-            "xla_cpu_use_fusion_emitters": False,
-            "xla_backend_optimization_level": 0,
-        }
+        options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+        if jax.__version_info__ < (0, 11):  # later versions have no such option
+            options["xla_cpu_use_fusion_emitters"] = False
+        return super().compiler_options | options
 
 
 def build(
