@@ -18,11 +18,14 @@ from lockstep.protocols import Decision
 
 
 class ActorCriticParams(NamedTuple):
-    """Parameters; ``log_std [A]`` is empty for discrete actions."""
+    """Parameters; ``log_std [A]`` is None for discrete actions.
+
+    Not an empty array: one of those as a sharded output crashes jax 0.11.2 on CPU devices.
+    """
 
     actor: list[Layer]
     critic: list[Layer]
-    log_std: jax.Array
+    log_std: jax.Array | None
 
 
 class ActorCritic:
@@ -52,13 +55,13 @@ class ActorCritic:
         return ActorCriticParams(
             actor=init_mlp(actor_key, (*sizes, outputs), output_scale=0.01),
             critic=init_mlp(critic_key, (*sizes, 1), output_scale=1.0),
-            log_std=jnp.full(outputs if self.distribution.scale else 0, self._init_log_std),
+            log_std=jnp.full(outputs, self._init_log_std) if self.distribution.scale else None,
         )
 
     def policy(self, params: ActorCriticParams, obs: jax.Array) -> Any:
         """Distribution parameters for ``obs [D, n]``."""
         head = apply_mlp(params.actor, obs, self._activation)
-        return distributions.Gaussian(head, params.log_std) if self.distribution.scale else head
+        return head if params.log_std is None else distributions.Gaussian(head, params.log_std)
 
     def value(self, params: ActorCriticParams, obs: jax.Array) -> jax.Array:
         """Values ``[n]`` of ``obs [D, n]``."""

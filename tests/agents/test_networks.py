@@ -72,7 +72,8 @@ def test_policy_head_is_small_and_value_head_is_not():
     params = net.init(jax.random.key(0))
     assert np.linalg.norm(params.actor[-1].weight, axis=0) == pytest.approx([0.01] * 4, rel=1e-5)
     assert np.linalg.norm(params.critic[-1].weight) == pytest.approx(1.0, rel=1e-5)
-    assert params.log_std.shape == (0,)
+    assert params.log_std is None
+    assert all(x.size for x in jax.tree.leaves(params))
     # Actor and critic are drawn from keys of their own.
     assert np.abs(params.actor[0].weight - params.critic[0].weight).max() > 0.1
     value = net.value(params, jnp.ones((3, 5)))

@@ -22,7 +22,7 @@ def test_whole_loss_and_its_gradient_by_hand():
     params = ActorCriticParams(
         actor=[Layer(jnp.array([[0.0, math.log(3.0)]]), jnp.zeros(2))],
         critic=[Layer(jnp.array([[2.0]]), jnp.array([1.0]))],
-        log_std=jnp.zeros(0),
+        log_std=None,
     )
     # Probabilities 1/4 and 3/4 with value 3 at observation 1; 1/2, 1/2 with value 1 at 0.
     minibatch = Minibatch(

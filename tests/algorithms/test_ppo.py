@@ -62,7 +62,7 @@ def linear_params(log_std: float | None = None) -> ActorCriticParams:
     critic = [Layer(jnp.array([[2.0]]), jnp.array([1.0]))]
     if log_std is None:
         actor = [Layer(jnp.array([[0.0, math.log(3.0)]]), jnp.zeros(2))]
-        return ActorCriticParams(actor, critic, jnp.zeros(0))
+        return ActorCriticParams(actor, critic, None)
     return ActorCriticParams(
         [Layer(jnp.array([[0.5]]), jnp.zeros(1))], critic, jnp.array([log_std])
     )
