@@ -43,6 +43,10 @@ def start_devices(cfg: RunConfig) -> list[jax.Device]:
             each bring the same part of them.
     """
     expected = expected_devices()
+    if jax.__version_info__ >= (0, 11):
+        # Its new partitioner crashes on a sharded array without elements, which environment
+        # states have (seen with 0.11.2); shard_map leaves a partitioner nothing to decide.
+        jax.config.update("jax_use_shardy_partitioner", False)
     if expected.kind == "cpu":
         os.environ.setdefault("NPROC", "1")
         if not jax.distributed.is_initialized():
