@@ -100,7 +100,7 @@ def update_scalars(values: dict[str, Any], update: int, steps_per_update: int) -
             line["return_mean"] = mean
             line["return_std"] = math.sqrt(max(0.0, squares / episodes - mean * mean))
             line["episode_length_mean"] = length / episodes
-    line.setdefault("return_mean", scalars.pop("return_mean", None))
+    line.setdefault("return_mean", None)
     if "nan_envs" in scalars:
         scalars["nan_envs"] = int(scalars["nan_envs"])
     return line | {name: x if math.isfinite(x) else None for name, x in scalars.items()}

@@ -56,6 +56,21 @@ def slow(work: int = 2000) -> FunctionalEnvironment:
     return plain._replace(name="slow", step=step)
 
 
+def empty_leaf() -> FunctionalEnvironment:
+    """``step_index`` with an array without elements in its state."""
+    plain = toy_envs.step_index()
+
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        state, obs = plain.reset(key)
+        return (state, jnp.zeros((0, 3))), obs
+
+    def step(state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, Transition]:
+        inner, seen = plain.step(state[0], action, key)
+        return (inner, state[1]), seen
+
+    return plain._replace(name="empty_leaf", reset=reset, step=step)
+
+
 class Recording(OnPolicyWorkflow):
     """A user's own workflow: notes what the host loop asks of it, and may act after an update.
 

@@ -60,6 +60,13 @@ def test_environment_and_workflow_from_the_working_directory(
     assert again.length_mean == 4.0
 
 
+def test_a_state_with_an_empty_array_trains_and_resumes(tmp_path: Path) -> None:
+    task = "tests.training.environments:empty_leaf"
+    helpers.train(task, tmp_path / "run", max_iterations=5)
+    resumed = lockstep.train(resume=tmp_path / "run", max_iterations=6)
+    assert (resumed.updates, resumed.return_mean) == (6, 5.0)
+
+
 def test_what_the_host_loop_asks_of_a_workflow(straight: tuple[Path, Any], tmp_path: Path) -> None:
     Recording.calls.clear()
     own = helpers.train(
