@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--task", default="ant")
     parser.add_argument("--num-envs", type=int, default=128)
     parser.add_argument("--num-blocks", type=int, default=4)
-    parser.add_argument("--rollout-length", type=int, default=128)
+    parser.add_argument("--rollout-length", type=int, default=64)
     parser.add_argument("--num-epochs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", default=str(REPO / "benchmarks" / "results"))
@@ -108,8 +108,8 @@ def main() -> None:
         f"# Training as a share of bare stepping: {args.task}",
         "",
         *conditions(load),
-        f"- one device, {args.num_envs} environments in {args.num_blocks} blocks, rollout {args.rollout_length}, "
-        f"{args.num_epochs} epochs x 4 minibatches, policy and value 256x256, float32",
+        f"- one device, {args.num_envs} environments in {args.num_blocks} blocks, "
+        f"rollout {args.rollout_length}, {args.num_epochs} epochs x 4 minibatches, policy and value 256x256, float32",
         f"- {versions('jax', 'jaxlib', 'brax')}",
         "",
         *table(["env-steps/s", "median", "lowest", "highest"], rows),

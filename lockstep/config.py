@@ -71,7 +71,9 @@ class OnPolicyConfig:
     )
     normalize_obs: bool = key(False, "Scale observations by running global statistics.")
     normalize_reward: bool = key(False, "Scale rewards by the running spread of the return.")
-    normalize_advantage: bool = key(True, "Scale advantages by the statistics of the whole rollout (global).")
+    normalize_advantage: bool = key(
+        True, "Scale advantages by the statistics of the whole rollout (global)."
+    )
     tanh_squash: bool = key(False, "Squash continuous actions into the space's bounds by tanh.")
     init_log_std: float = key(0.0, "Logarithm of the first standard deviation (continuous).")
 
