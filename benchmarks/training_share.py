@@ -109,7 +109,8 @@ def main() -> None:
         "",
         *conditions(load),
         f"- one device, {args.num_envs} environments in {args.num_blocks} blocks, "
-        f"rollout {args.rollout_length}, {args.num_epochs} epochs x 4 minibatches, policy and value 256x256, float32",
+        f"rollout {args.rollout_length}, {args.num_epochs} epochs x 4 minibatches, "
+        f"policy and value 256x256, float32",
         f"- {versions('jax', 'jaxlib', 'brax')}",
         "",
         *table(["env-steps/s", "median", "lowest", "highest"], rows),
