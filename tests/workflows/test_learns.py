@@ -62,7 +62,7 @@ CASES = {
 }
 
 
-def check(algo: OnPolicyConfig, name: str, devices: int, updates: int) -> None:
+def check_learned(algo: OnPolicyConfig, name: str, devices: int, updates: int) -> None:
     case = CASES[name]
     env = case.env()
     agent = recipes.make_agent(algo, env)
@@ -100,10 +100,10 @@ def cells(fast: set[tuple[str, int]]) -> list:
 
 
 @pytest.mark.parametrize(("name", "devices"), cells(PPO_FAST))
-def test_ppo_learns(name: str, devices: int):
-    check(PPO, name, devices, updates=100)
+def test_ppo_learns(name: str, devices: int) -> None:
+    check_learned(PPO, name, devices, updates=100)
 
 
 @pytest.mark.parametrize(("name", "devices"), cells(A2C_FAST))
-def test_a2c_learns(name: str, devices: int):
-    check(A2C, name, devices, updates=500)
+def test_a2c_learns(name: str, devices: int) -> None:
+    check_learned(A2C, name, devices, updates=500)
