@@ -35,6 +35,7 @@ TARGETS = {
     "ppo/pendulum": Target(-250.0),
     "ppo/acrobot": Target(-100.0),
     "ppo/inverted_pendulum": Target(950.0),
+    "a2c/cartpole": Target(400.0),
 }
 
 Run = dict[str, Any]
