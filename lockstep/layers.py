@@ -30,7 +30,7 @@ OPTION_OF = {"algo.name": "--algo", "task": "TASK"}
 # step depends on these. Everything else must equal the run's own configuration.
 RESUMABLE = frozenset(
     "num_devices enable_multi_devices max_iterations total_steps eval_episodes eval_interval "
-    "checkpoint_interval keep_checkpoints tensorboard wandb compile_cache".split()
+    "checkpoint_interval keep_checkpoints nan_policy tensorboard wandb compile_cache".split()
 )
 
 

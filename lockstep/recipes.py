@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -154,7 +155,7 @@ def _workflow_class(path: str | None) -> Callable[..., Workflow]:
     if path is None:
         return OnPolicyWorkflow
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))  # behind everything installed
     module_name, _, name = path.replace(":", ".").rpartition(".")
     try:
         found: Any = getattr(importlib.import_module(module_name), name)
@@ -172,4 +173,6 @@ def _workflow_class(path: str | None) -> Callable[..., Workflow]:
 
 
 def _has(cls: Any, part: str) -> bool:
-    return hasattr(cls, part) or part in getattr(cls, "__annotations__", {})
+    """Whether a class, or one it is made of, has or promises ``part`` (``step: ...``)."""
+    bases = getattr(cls, "__mro__", ())
+    return hasattr(cls, part) or any(part in inspect.get_annotations(c) for c in bases)

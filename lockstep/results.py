@@ -189,14 +189,14 @@ def describe_bad_transition(
     """The sentence on the first transition that is not finite; its numbers go to a file.
 
     The file is ``nan_transition.json`` (rank 0): ``obs`` before the step, ``action``,
-    ``reward`` and ``final_obs`` after it.
+    ``reward`` and ``final_obs`` after it; what is not finite is text, as JSON has no word for it.
     """
     env_id, step = int(bad["env_id"]), int(bad["step"])
     owner = env_id * jax.process_count() // cfg.num_envs
     leaf = "reward" if not np.isfinite(bad["reward"]) else "obs"
     record = {"update": update, "step": step, "environment": env_id, "rank": owner, "leaf": leaf}
     record |= {
-        name: np.asarray(bad[name], float).tolist()
+        name: _strict_json(np.asarray(bad[name], float).tolist())
         for name in ("obs", "action", "reward", "final_obs")
     }
     path = folder / "nan_transition.json"
@@ -206,6 +206,13 @@ def describe_bad_transition(
         f"update {update}, step {step} of its rollout: the {leaf} of environment {env_id} "
         f"(rank {owner}) is not finite (nan_policy=fail); the transition is in {path}"
     )
+
+
+def _strict_json(value: Any) -> Any:
+    """Numbers as they are, but ``"nan"`` and ``"inf"`` as text."""
+    if isinstance(value, list):
+        return [_strict_json(x) for x in value]
+    return value if math.isfinite(value) else str(value)
 
 
 def _write_json(path: Path, record: dict[str, Any]) -> None:

@@ -262,7 +262,8 @@ class _Loop:
             evaluation=evaluation,
             versions=self.versions,
         )
-        if self.rank == 0:
+        only_evaluated = not done and (self.folder / "summary.json").is_file()
+        if self.rank == 0 and not only_evaluated:
             write_summary(result, self.folder)
         return result
 

@@ -12,6 +12,7 @@ Shapes: ``B`` blocks in total, ``b`` on this device, ``n`` environments a block,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -78,6 +79,8 @@ class OnPolicyWorkflow:
     ``optimizer`` yields a descent direction without the rate (for Adam:
     ``optax.scale_by_adam``); the rate is part of the state.
     """
+
+    step: Callable[[OnPolicyState], tuple[dict[str, Any], OnPolicyState]]
 
     def __init__(
         self,

@@ -77,7 +77,6 @@ class Recording(OnPolicyWorkflow):
     ``after[update](state) -> state`` runs on the host when that many updates are done.
     """
 
-    step: Callable[[Any], Any]
     calls: ClassVar[list[str]] = []
     after: ClassVar[dict[int, Callable[[Any], Any]]] = {}
 
@@ -104,8 +103,6 @@ class Recording(OnPolicyWorkflow):
 
 class LosesCheckpoints(OnPolicyWorkflow):
     """After update 7 a file stands where the folder ``run/checkpoints`` was (rank 0)."""
-
-    step: Callable[[Any], Any]
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)

@@ -27,8 +27,6 @@ def goal(limit=5):
 
 
 class Own(OnPolicyWorkflow):
-    step: object
-
     def evaluate(self, state):
         metrics, state = super().evaluate(state)
         told.append(int(state.update))
