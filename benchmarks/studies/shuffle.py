@@ -171,6 +171,8 @@ def conclusion(results: dict[str, dict[str, list[dict[str, Any]]]]) -> list[str]
         f"- `samples` ahead: {', '.join(ahead) or 'no task'}",
         f"- `environments` ahead: {', '.join(behind) or 'no task'}",
         f"- so the default is `{'samples' if clear else 'environments'}`",
+        "",
+        "Of the differences below, about one in twenty lies beyond two standard errors by chance.",
     ]
 
 
