@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="ant")
     parser.add_argument("--num-envs", type=int, default=128)
-    parser.add_argument("--num-blocks", type=int, default=4)
+    parser.add_argument("--num-blocks", type=int, default=2)
     parser.add_argument("--rollout-length", type=int, default=64)
     parser.add_argument("--num-epochs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=7)
