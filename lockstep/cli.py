@@ -7,6 +7,8 @@ Results go to standard output, progress and errors to standard error. Exit codes
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -122,6 +124,7 @@ def train(
     if dry_run:
         print(_dry_run(ready, as_json))
         return
+    signal.signal(signal.SIGINT, _leave_at_once)  # until the host loop takes over
     from lockstep.training import train_run
 
     folder = str(ready.run_dir)
@@ -130,6 +133,12 @@ def train(
         where = {"run_dir": None, "resume": folder}
     result = train_run(ready.config, **where)
     print(_table(result, ready.config.task, folder))
+
+
+def _leave_at_once(number: int, frame: Any) -> None:
+    """Leave while JAX loads: an exception raised in there may be lost or become another."""
+    os.write(2, b"lockstep: stopped before the training began\n")
+    os._exit(128 + number)
 
 
 def _dry_run(ready: Prepared, as_json: bool) -> str:
@@ -152,6 +161,9 @@ def _dry_run(ready: Prepared, as_json: bool) -> str:
 def _table(result: Any, task: str, folder: str) -> str:
     rows = [("task", task), ("return", f"{result.return_mean:.2f} +- {result.return_std:.2f}")]
     rows.append(("episodes", str(result.eval_episodes)))
+    for name in ("nan", "unfinished"):
+        if count := getattr(result, f"{name}_episodes", 0):
+            rows.append(("  of these", f"{count} {name}: their returns are cut off"))
     if getattr(result, "env_steps_per_second", None) is not None:
         rows.append(("steps/s", f"{result.env_steps_per_second:,.0f}"))
     rows.append(("run folder", folder))

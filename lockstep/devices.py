@@ -20,6 +20,8 @@ ENVIRONMENT_VARIABLES = {
     "LOCKSTEP_TEST_SESSION": "Set by the project's own tests, to find processes left behind.",
 }
 
+MOST_CPU_DEVICES = 1024
+
 
 @dataclass(frozen=True)
 class Devices:
@@ -47,8 +49,10 @@ def cpu_devices(environ: Mapping[str, str] = os.environ) -> int:
     """The number of CPU devices: ``LOCKSTEP_CPU_DEVICES``, what ``XLA_FLAGS`` sets, or cores."""
     text = environ.get("LOCKSTEP_CPU_DEVICES", "")
     if text:
-        if not text.isdecimal() or int(text) < 1:
-            raise UsageError(f"LOCKSTEP_CPU_DEVICES={text} is not a whole number of at least 1")
+        if not text.isdecimal() or not 1 <= int(text) <= MOST_CPU_DEVICES:
+            raise UsageError(
+                f"LOCKSTEP_CPU_DEVICES={text} is not a whole number of 1 to {MOST_CPU_DEVICES}"
+            )
         return int(text)
     flags = environ.get("XLA_FLAGS", "")
     set_by_flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", flags)

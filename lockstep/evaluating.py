@@ -48,6 +48,11 @@ def evaluate_run(run: str, episodes: int | None, stochastic: bool) -> EvaluateRe
     )
 
 
+def run_key(cfg: RunConfig) -> jax.Array:
+    """The key that all of a run's randomness comes from: threefry, whatever JAX's default."""
+    return jax.random.key(cfg.seed, impl="threefry2x32")
+
+
 def restore_newest(
     commits: Checkpoints, workflow: Workflow, cfg: RunConfig
 ) -> tuple[Any, dict[str, Any]]:
@@ -60,7 +65,7 @@ def restore_newest(
     update = commits.latest()
     if update is None:
         raise UsageError(f"the run {str(commits.directory.parent)!r} has no whole checkpoint")
-    state = workflow.setup(jax.random.key(cfg.seed))
+    state = workflow.setup(run_key(cfg))
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )

@@ -52,7 +52,10 @@ def start_devices(cfg: RunConfig) -> list[jax.Device]:
         if not jax.distributed.is_initialized():
             plan_devices(cfg, expected.count)  # refuses before JAX starts
             prepare_devices(cpu_devices())
-    found = jax.devices()
+    try:
+        found = jax.devices()
+    except (AssertionError, RuntimeError) as error:  # a platform that is not there
+        raise UsageError(f"JAX finds no devices: {str(error).splitlines()[0]}") from error
     used = found[: plan_devices(cfg, len(found))]
     if jax.process_count() > 1 and len(used) < len(found):
         raise UsageError(

@@ -112,8 +112,7 @@ class Progress:
 
     def _draw(self, now: float) -> None:
         self._erase()
-        self._console.print(Text(self._line, style="bold"), end="", soft_wrap=True)
-        self._console.file.flush()
+        self._print(self._line, style="bold", end="")
         self._drawn, self._last_drawn = self._line, now
 
     def _erase(self) -> None:
@@ -121,9 +120,13 @@ class Progress:
             self._console.control(_ERASE)
             self._drawn = ""
 
-    def _print(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
-        self._console.file.flush()
+    def _print(self, text: str, style: str = "", end: str = "\n") -> None:
+        """Print; once nobody reads any more (rich would leave the process) print nothing."""
+        try:
+            self._console.print(Text(text, style=style), end=end, soft_wrap=True)
+            self._console.file.flush()
+        except (OSError, SystemExit):
+            self.enabled = False
 
 
 def status_line(

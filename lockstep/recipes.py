@@ -29,7 +29,7 @@ from lockstep.workflows.learning import LearningRate
 from lockstep.workflows.on_policy import OnPolicySettings, OnPolicyWorkflow
 from lockstep.workflows.rollout import RolloutSettings
 
-# The longest evaluation episode of an environment that has no time limit of its own.
+# An evaluation gives up on episodes longer than this and than their own time limit.
 MAX_EVALUATION_STEPS = 10_000
 # Adaptive learning rate: factor of one change and the range it stays in.
 RATE_FACTOR, RATE_RANGE = 1.5, (1e-5, 1e-2)
@@ -83,7 +83,7 @@ def make_learning_rate(cfg: OnPolicyConfig, updates: int) -> LearningRate:
         return jnp.where((kl < 0.5 * cfg.desired_kl) & (kl > 0.0), faster, rate)
 
     def scheduled(schedule: optax.Schedule) -> Callable[..., jax.Array]:
-        return lambda done, rate, kl: jnp.asarray(schedule(done), jnp.float32)
+        return lambda done, rate, kl: jnp.maximum(schedule(done), 0.0).astype(jnp.float32)
 
     rules: dict[str, Callable[..., jax.Array]] = {
         "constant": lambda done, rate, kl: rate,
@@ -118,7 +118,7 @@ def make_workflow(cfg: RunConfig, mesh: Mesh, *, stochastic_evaluation: bool = F
         episodes=cfg.eval_episodes,
         normalize_obs=algo.normalize_obs,
         stochastic=stochastic_evaluation,
-        max_steps=env.max_episode_steps or MAX_EVALUATION_STEPS,
+        max_steps=max(env.max_episode_steps or 0, MAX_EVALUATION_STEPS),
         mesh=mesh,
         reduction=reduction,
     )

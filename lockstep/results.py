@@ -37,6 +37,7 @@ class EvaluateResult:
     length_mean: float
     eval_episodes: int
     nan_episodes: int
+    unfinished_episodes: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class TrainResult:
     return_std: float | None
     eval_episodes: int
     eval_deterministic: bool
+    nan_episodes: int
+    unfinished_episodes: int
     params_sha256: str
     compile_seconds: float
     train_seconds: float
@@ -109,7 +112,8 @@ def update_scalars(values: dict[str, Any], update: int, steps_per_update: int) -
 def evaluation_scalars(metrics: dict[str, Any], cfg: RunConfig) -> dict[str, Any]:
     """An evaluation's metrics as Python numbers."""
     values = {name: float(x) for name, x in jax.device_get(metrics).items()}
-    values["nan_episodes"] = int(values.get("nan_episodes", 0))
+    for name in ("nan_episodes", "unfinished_episodes"):
+        values[name] = int(values.get(name, 0))
     return values | {"eval_episodes": cfg.eval_episodes}
 
 
@@ -147,6 +151,8 @@ def summarize(
         return_std=evaluation.get("return_std"),
         eval_episodes=evaluation.get("eval_episodes", 0),
         eval_deterministic=True,
+        nan_episodes=evaluation.get("nan_episodes", 0),
+        unfinished_episodes=evaluation.get("unfinished_episodes", 0),
         params_sha256=params_sha256,
         compile_seconds=round(timers.seconds("compile"), 3),
         train_seconds=round(train, 3),

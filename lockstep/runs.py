@@ -35,14 +35,27 @@ def new_run_dir(cfg: RunConfig, run_dir: str | Path | None) -> Path:
     if run_dir is None:
         return default_run_dir(cfg)
     folder = Path(run_dir)
+    _check_free(folder)
+    return folder
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a run folder that exists and is anything but an empty folder."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the run folder {str(run_dir)!r} exists and is not a folder")
+        raise UsageError(f"the run folder {str(folder)!r} exists and is not a folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(
-            f"the run folder {str(run_dir)!r} exists and is not empty: give another, or "
-            f"continue it with --resume {run_dir}"
+            f"the run folder {str(folder)!r} exists and is not empty: give another, or "
+            f"continue it with --resume {folder}"
         )
-    return folder
+
+
+def claim_folder(folder: Path) -> None:
+    """Make a new run's folder; ``UsageError`` if another run took it in the meantime."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        _check_free(folder)
 
 
 def find_run(run: str | Path, task: str | None = None, root: Path = ROOT) -> Path:

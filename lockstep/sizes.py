@@ -16,6 +16,7 @@ from lockstep.errors import UsageError
 if TYPE_CHECKING:
     from lockstep.config import RunConfig
 
+MOST_STEPS = 2**31 - 1  # of one update: indices have 32 bits
 TARGET_SAMPLES = 512  # samples of a minibatch a block, what fits a CPU core's cache
 MIN_BLOCKS = 8  # so that eight devices can share the smallest runs
 
@@ -51,7 +52,7 @@ def derive_num_blocks(
 
 def devices_used(num_blocks: int, available: int) -> int:
     """The largest number of devices, at most ``available``, that divides the blocks."""
-    return next(d for d in range(max(available, 1), 0, -1) if num_blocks % d == 0)
+    return next(d for d in range(max(min(available, num_blocks), 1), 0, -1) if num_blocks % d == 0)
 
 
 def plan_devices(cfg: RunConfig, available: int) -> int:
@@ -95,6 +96,11 @@ def check_sizes(cfg: RunConfig, devices: int | None = None) -> None:
     ``devices`` is what the nearest valid sizes should keep busy; nothing else depends on it.
     """
     algo = cfg.algo
+    if cfg.steps_per_update > MOST_STEPS:
+        raise UsageError(
+            f"num_envs={cfg.num_envs} x algo.rollout_length={algo.rollout_length} is more than "
+            f"the {MOST_STEPS} environment steps that one update may have"
+        )
     unit = block_unit(algo.rollout_length, algo.num_minibatches, algo.shuffle)
     blocks = cfg.num_blocks
     if cfg.num_envs % ((blocks or 1) * unit):

@@ -18,7 +18,7 @@ from lockstep.compose import to_yaml
 from lockstep.config import RunConfig
 from lockstep.distributed.mesh import make_mesh
 from lockstep.errors import StopRequested, TrainingFailed, UsageError
-from lockstep.evaluating import restore_newest
+from lockstep.evaluating import restore_newest, run_key
 from lockstep.host import StopSignals, start_compile_cache, start_devices, stop_signals, versions
 from lockstep.layers import as_tree
 from lockstep.preview import preview
@@ -34,6 +34,7 @@ from lockstep.results import (
     write_fault,
     write_summary,
 )
+from lockstep.runs import claim_folder
 from lockstep.telemetry import Heartbeat, MetricsWriter, Timers
 from lockstep.telemetry_trackers import require_wandb
 
@@ -99,9 +100,7 @@ class _Loop:
         """From the first file to the summary."""
         state = self._open(resumed)
         state = self._train(state, signals)
-        with self._phase("evaluate"):
-            metrics, state = self.workflow.evaluate(state)
-            evaluation = evaluation_scalars(metrics, self.cfg)
+        evaluation = self._evaluate(state)
         self.close()
         return self._summary("completed", state, evaluation)
 
@@ -114,13 +113,20 @@ class _Loop:
                 self.progress.message(f"ignored the half-written checkpoint {name}")
             state, host = restore_newest(self.commits, self.workflow, self.cfg)
             self.update, written = host["update"], host["versions"]
+            if self.update > self.cfg.updates:
+                raise UsageError(
+                    f"the run {str(self.folder)!r} has done {self.update} updates: "
+                    f"max_iterations={self.cfg.updates} is less"
+                )
             path = self.commits.directory / str(self.update)
             self.progress.message(
                 f"resumed:      update {self.update} of {self.cfg.updates} from {path} "
                 f"(lockstep {written.get('lockstep')} {written.get('commit', '')})"
             )
         else:
-            state = self.workflow.setup(jax.random.key(self.cfg.seed))
+            state = self.workflow.setup(run_key(self.cfg))
+            if self.rank == 0:
+                claim_folder(self.folder)
         (self.folder / "ranks").mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
             (self.folder / "config.yaml").write_text(to_yaml(self.cfg))
@@ -187,7 +193,13 @@ class _Loop:
         jax.block_until_ready(state)  # an update that still runs is no part of the evaluation
         with self._phase("evaluate"):
             metrics, _ = self.workflow.evaluate(state)
-            return evaluation_scalars(metrics, self.cfg)
+            values = evaluation_scalars(metrics, self.cfg)
+        if values["nan_episodes"] and self.cfg.nan_policy == "fail":
+            raise TrainingFailed(
+                f"update {self.update}: {values['nan_episodes']} of {self.cfg.eval_episodes} "
+                f"evaluation episodes met a NaN or an infinity (nan_policy=fail)"
+            )
+        return values
 
     def _pauses(self) -> float:
         """Seconds since the loop began in which no update was wanted."""

@@ -156,9 +156,9 @@ def test_dry_run_prints_sizes_and_where_values_came_from(command: Any, tmp_path:
     assert "# devices:      2 cpu" in lines
     assert "# environments: 512 per device x 2 = 1024" in lines
     assert "# blocks:       8 per device x 2 = 16" in lines
-    assert "# updates:      153 x 32768 environment steps = 5013504" in lines
+    assert "# updates:      62 x 32768 environment steps = 2031616" in lines
     assert any(re.fullmatch(r"num_envs: 1024 +# --num-envs", line) for line in lines)
-    assert any(re.fullmatch(r"total_steps: 5000000 +# tuned/ppo/cartpole.yaml", x) for x in lines)
+    assert any(re.fullmatch(r"total_steps: 2000000 +# tuned/ppo/cartpole.yaml", x) for x in lines)
     assert any(re.fullmatch(r"  gamma: 0.98 +# algo.gamma=0.98", line) for line in lines)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "plan.yaml").write_text(found.out)  # the text is a configuration

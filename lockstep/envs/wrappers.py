@@ -19,7 +19,8 @@ class VectorState(NamedTuple):
     """State of ``n`` environments: theirs, what they show, and the running episode."""
 
     env: Any
-    obs: jax.Array  # [n, D]
+    obs: jax.Array  # [n, D], finite
+    sound: jax.Array  # [n] bool: whether it was finite as the environment gave it
     episode_return: jax.Array  # [n]
     episode_length: jax.Array  # [n]
 
@@ -53,6 +54,12 @@ def select(mask: jax.Array, if_true: Any, if_false: Any) -> Any:
     return jax.tree.map(choose, if_true, if_false)
 
 
+def _finite(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Observations ``[n, D]`` with 0 for what is not finite, and which had nothing of it."""
+    finite = jnp.isfinite(obs)
+    return jnp.where(finite, obs, 0.0), jnp.all(finite, axis=1)
+
+
 class VectorEnv(NamedTuple):
     """``reset(keys [n]) -> VectorState``; ``step(state, action, step keys, reset keys)``."""
 
@@ -71,13 +78,14 @@ def vectorize(env: Environment) -> VectorEnv:
     def reset(keys: jax.Array) -> VectorState:
         state, obs = jax.vmap(env.reset)(keys)
         zeros = jnp.zeros(obs.shape[0])
-        return VectorState(state, obs, zeros, zeros)
+        return VectorState(state, *_finite(obs), zeros, zeros)
 
     def step(
         state: VectorState, action: jax.Array, step_keys: jax.Array, reset_keys: jax.Array
     ) -> tuple[VectorState, VectorTransition]:
         inner, seen = jax.vmap(env.step)(state.env, action, step_keys)
         valid = jnp.isfinite(seen.reward) & jnp.all(jnp.isfinite(seen.final_obs), axis=1)
+        valid = valid & state.sound  # nor can an action follow from a broken reset
         terminated = seen.terminated & valid
         truncated = seen.truncated & valid & ~terminated
         done = terminated | truncated | ~valid
@@ -92,11 +100,10 @@ def vectorize(env: Environment) -> VectorEnv:
         else:
             inner, obs = fresh(None)
 
-        obs = jnp.where(jnp.isfinite(obs), obs, 0.0)
         total = state.episode_return + reward
         length = state.episode_length + valid
         going = 1.0 - done
-        new_state = VectorState(inner, obs, total * going, length * going)
+        new_state = VectorState(inner, *_finite(obs), total * going, length * going)
         return new_state, VectorTransition(
             reward, terminated, truncated, done, valid, final_obs.T,
             seen.reward, seen.final_obs, total, length,

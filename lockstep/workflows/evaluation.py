@@ -39,7 +39,8 @@ class Evaluator:
     """``evaluator(key, params, obs_statistics) -> metrics`` on the mesh; counts are global.
 
     The statistics are frozen: nothing of the state changes. An episode that yields a NaN
-    ends there and is counted in ``eval_nan_episodes``.
+    ends there and is counted in ``nan_episodes``; one that has not ended after ``max_steps``
+    counts with the return it has by then, and in ``unfinished_episodes``.
     """
 
     def __init__(
@@ -85,12 +86,11 @@ class Evaluator:
         run = self._reduction.isolate(self._run_block)
         first = jax.lax.axis_index(DP_AXIS_NAME) * self._blocks_per_device
         ids = (first + jnp.arange(self._blocks_per_device))[:, None] * n + jnp.arange(n)
-        totals, lengths, nan = jax.lax.map(
-            lambda block: run(key, params, obs_statistics, block), ids
-        )
-        table = jnp.stack([totals, lengths, nan.astype(jnp.float32)], axis=-1)
-        everything = self._reduction.gather_blocks(table.reshape(-1, 3))[: self._episodes]
-        returns, lengths, nan = everything.T
+        columns = jax.lax.map(lambda block: run(key, params, obs_statistics, block), ids)
+        table = jnp.stack([column.astype(jnp.float32) for column in columns], axis=-1)
+        table = table.reshape(-1, len(columns))
+        everything = self._reduction.gather_blocks(table)[: self._episodes]
+        returns, lengths, nan, unfinished = everything.T
         return {
             "return_mean": jnp.mean(returns),
             "return_std": jnp.std(returns),
@@ -98,11 +98,12 @@ class Evaluator:
             "return_max": jnp.max(returns),
             "length_mean": jnp.mean(lengths),
             "nan_episodes": jnp.sum(nan),
+            "unfinished_episodes": jnp.sum(unfinished),
         }
 
     def _run_block(
         self, key: jax.Array, params: Params, statistics: RunningMoments, ids: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Run the episodes ``ids [n]`` to their ends; padding (``id >= E``) is over at once."""
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
         pairs = jax.vmap(jax.random.split)(keys)
@@ -135,4 +136,4 @@ class Evaluator:
 
         start = _Episodes(state, ids < self._episodes, zeros, zeros, zeros > 0, jnp.int32(0))
         end = jax.lax.while_loop(going, step, start)
-        return end.total, end.length, end.nan
+        return end.total, end.length, end.nan, end.alive
