@@ -29,6 +29,7 @@ from lockstep.checkpoint_files import (
     REPLACED,
     TRASH,
     commit,
+    damaged_file,
     is_whole,
     make_empty,
     remove,
@@ -118,6 +119,10 @@ class Checkpoints:
             if path.name.endswith(PARTIAL) or (path.name.isdigit() and not is_whole(path))
         ]
         return sorted(names)
+
+    def damaged(self, update: int) -> str | None:
+        """The first file of a whole commit that is not what was written; None if all are."""
+        return damaged_file(self._path(update))
 
     def read_host(self, update: int) -> dict[str, Any]:
         """The host's counters of a commit, without its arrays."""

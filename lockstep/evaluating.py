@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ def evaluate_run(run: str, episodes: int | None, stochastic: bool) -> EvaluateRe
     start_compile_cache(cfg.compile_cache)
     workflow = make_workflow(cfg, make_mesh(devices), stochastic_evaluation=stochastic)
     commits = Checkpoints(folder / "checkpoints", cfg.keep_checkpoints)
-    state, host = restore_newest(commits, workflow, cfg)
+    state, host = restore_newest(commits, workflow, cfg, lambda line: print(line, file=sys.stderr))
     metrics, state = workflow.evaluate(state)
     return EvaluateResult(
         run_dir=str(folder),
@@ -54,19 +56,27 @@ def run_key(cfg: RunConfig) -> jax.Array:
 
 
 def restore_newest(
-    commits: Checkpoints, workflow: Workflow, cfg: RunConfig
+    commits: Checkpoints, workflow: Workflow, cfg: RunConfig, tell: Callable[[str], None]
 ) -> tuple[Any, dict[str, Any]]:
-    """The state and the counters of the newest whole commit, on the workflow's mesh.
+    """The state and the counters of the newest sound commit, on the workflow's mesh.
+
+    ``tell`` is called with a line for each commit that is passed over.
 
     Raises:
         UsageError: there is none.
         CheckpointError: it cannot be read or does not fit the workflow.
     """
-    update = commits.latest()
-    if update is None:
+    for name in commits.partial():
+        tell(f"ignored the half-written checkpoint {name}")
+    for update in reversed(commits.updates()):
+        file = commits.damaged(update)
+        if file is None:
+            break
+        tell(f"ignored the checkpoint {update}: {file} is not what was written")
+    else:
         raise UsageError(f"the run {str(commits.directory.parent)!r} has no whole checkpoint")
-    state = workflow.setup(run_key(cfg))
     target = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+        workflow.setup(run_key(cfg)),
     )
     return commits.restore(update, target)

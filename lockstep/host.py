@@ -55,7 +55,9 @@ def start_devices(cfg: RunConfig) -> list[jax.Device]:
     try:
         found = jax.devices()
     except (AssertionError, RuntimeError) as error:  # a platform that is not there
-        raise UsageError(f"JAX finds no devices: {str(error).splitlines()[0]}") from error
+        platforms = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        told = str(error).partition("\n")[0] or platforms
+        raise UsageError(f"JAX finds no devices: {told}") from error
     used = found[: plan_devices(cfg, len(found))]
     if jax.process_count() > 1 and len(used) < len(found):
         raise UsageError(

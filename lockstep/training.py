@@ -109,9 +109,9 @@ class _Loop:
         plan = preview(self.cfg, jax.devices()[0].platform, max(self.devices, jax.device_count()))
         self.progress.header(plan.lines())
         if resumed:
-            for name in self.commits.partial():
-                self.progress.message(f"ignored the half-written checkpoint {name}")
-            state, host = restore_newest(self.commits, self.workflow, self.cfg)
+            state, host = restore_newest(
+                self.commits, self.workflow, self.cfg, self.progress.message
+            )
             self.update, written = host["update"], host["versions"]
             if self.update > self.cfg.updates:
                 raise UsageError(

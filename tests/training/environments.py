@@ -71,6 +71,29 @@ def empty_leaf() -> FunctionalEnvironment:
     return plain._replace(name="empty_leaf", reset=reset, step=step)
 
 
+def broken_reset() -> FunctionalEnvironment:
+    """``step_index`` of which every fifth reset or so yields a NaN."""
+    plain = toy_envs.step_index()
+
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        key, broken_key = jax.random.split(key)
+        state, obs = plain.reset(key)
+        return state, jnp.where(jax.random.bernoulli(broken_key, 0.2), jnp.nan, obs)
+
+    return plain._replace(name="broken_reset", reset=reset)
+
+
+def endless() -> FunctionalEnvironment:
+    """``step_index`` that never ends."""
+    plain = toy_envs.step_index()
+
+    def step(t: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Transition]:
+        _, seen = plain.step(jnp.zeros_like(t), action, key)
+        return t, seen._replace(truncated=jnp.zeros((), bool))
+
+    return plain._replace(name="endless", step=step, max_episode_steps=None)
+
+
 class Recording(OnPolicyWorkflow):
     """A user's own workflow: notes what the host loop asks of it, and may act after an update.
 

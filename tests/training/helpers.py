@@ -74,7 +74,7 @@ def state_of(run: Path) -> tuple[Any, dict[str, Any]]:
     """The state of the newest commit on one device, and the host's counters."""
     cfg = from_yaml(run / "config.yaml")
     workflow = make_workflow(cfg, make_mesh(jax.devices()[:1]))
-    return restore_newest(Checkpoints(run / "checkpoints", 100), workflow, cfg)
+    return restore_newest(Checkpoints(run / "checkpoints", 100), workflow, cfg, print)
 
 
 def numbers(leaf: jax.Array) -> np.ndarray:
