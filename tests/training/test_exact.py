@@ -137,3 +137,13 @@ def test_two_processes_started_apart_are_bit_equal(
 def test_other_seeds_are_other_runs(straight: tuple[Path, Any], tmp_path: Path) -> None:
     other = helpers.train("cartpole", tmp_path / "run", num_devices=2, seed=1)
     assert other.params_sha256 != straight[1].params_sha256
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_every_activation_has_the_same_bits(activation: str, tmp_path: Path) -> None:
+    keys = {"algo.activation": activation, "max_iterations": 3}
+    one, two = (
+        helpers.train("pendulum", tmp_path / str(n), num_devices=n, **keys).params_sha256
+        for n in (1, 2)
+    )
+    assert one == two

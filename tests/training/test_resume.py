@@ -111,8 +111,6 @@ def test_a_finished_run_is_only_evaluated(
     assert (again.updates, again.return_mean) == (20, result.return_mean)
     assert again.params_sha256 == result.params_sha256
     assert lines_of(copy) == lines_of(run)
-    more = lockstep.train(resume=copy, max_iterations=10)  # fewer than there are already
-    assert (more.updates, more.params_sha256) == (20, result.params_sha256)
 
 
 def test_latest_and_updates_counted_from_the_start(
