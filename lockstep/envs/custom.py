@@ -30,22 +30,37 @@ _BOTH_FLAGS = "give terminated (a natural end) and truncated (a time limit) as t
 def make(info: TaskInfo, **options: Any) -> FunctionalEnvironment:
     """Build the environment whose dotted path is ``info.env_id``.
 
-    ``max_episode_steps`` truncates episodes after that many steps; all other options are
-    arguments of the factory or class.
+    All options are arguments of the factory or class; ``max_episode_steps``, where that does
+    not take it, truncates episodes after that many steps, at most the environment's own limit.
 
     Raises:
         UsageError: it cannot be imported or built, or does not keep the contract.
     """
     task = info.name
-    limit = options.pop("max_episode_steps", None)
-    if limit is not None:
-        adapt.positive_int(task, "max_episode_steps", limit)
-    env = _construct(task, _load(task, info.env_id), options)
+    found = _load(task, info.env_id)
+    limit = None
+    if "max_episode_steps" in options:
+        adapt.positive_int(task, "max_episode_steps", options["max_episode_steps"])
+        if not _takes(found, "max_episode_steps"):
+            limit = options.pop("max_episode_steps")
+    env = _construct(task, found, options)
     if all(hasattr(env, name) for name in ("reset_env", "step_env", "default_params")):
         plain = _from_gymnax(task, env)
     else:
         plain = from_environment(task, env)
-    return plain if limit is None else adapt.time_limit(plain, limit)
+    if limit is None:
+        return plain
+    if plain.max_episode_steps is not None and limit > plain.max_episode_steps:
+        raise UsageError(
+            f"task {task!r} ends its episodes after {plain.max_episode_steps} steps itself and "
+            f"takes no max_episode_steps: max_episode_steps={limit} cannot make them longer"
+        )
+    return adapt.time_limit(plain, limit)
+
+
+def _takes(found: Any, name: str) -> bool:
+    """Whether a factory or class has an argument of this name."""
+    return callable(found) and name in inspect.signature(found).parameters
 
 
 def _load(task: str, path: str) -> Any:

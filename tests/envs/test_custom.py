@@ -260,3 +260,21 @@ def test_the_example_of_the_guide() -> None:
     check_episode(env)
     _, t = rollout(env, 10, jnp.int32(1))(jax.random.key(0))
     assert t.reward.sum() == 10.0
+
+
+LIMITED = """
+from tests import toy_envs
+
+
+def taking(max_episode_steps=5):
+    return toy_envs.step_index(max_episode_steps)
+"""
+
+
+def test_a_limit_is_never_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "limited.py").write_text(LIMITED)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert envs.make("limited:taking", max_episode_steps=7).max_episode_steps == 7
+    assert envs.make("tests.toy_envs:step_index", max_episode_steps=3).max_episode_steps == 3
+    with pytest.raises(UsageError, match="max_episode_steps=1000 cannot make them longer"):
+        envs.make("tests.toy_envs:step_index", max_episode_steps=1000)
