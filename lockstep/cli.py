@@ -124,14 +124,17 @@ def train(
     if dry_run:
         print(_dry_run(ready, as_json))
         return
-    signal.signal(signal.SIGINT, _leave_at_once)  # until the host loop takes over
-    from lockstep.training import train_run
-
     folder = str(ready.run_dir)
     where: dict[str, str | None] = {"run_dir": folder, "resume": None}
     if ready.resumed:
         where = {"run_dir": None, "resume": folder}
-    result = train_run(ready.config, **where)
+    old = signal.signal(signal.SIGINT, _leave_at_once)  # until the host loop takes over
+    try:
+        from lockstep.training import train_run
+
+        result = train_run(ready.config, **where)
+    finally:
+        signal.signal(signal.SIGINT, old)
     print(_table(result, ready.config.task, folder))
 
 
@@ -266,7 +269,7 @@ def _leave(code: int, sentence: str) -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         _check_words(words)
         code = app(words, standalone_mode=False, prog_name="lockstep")
