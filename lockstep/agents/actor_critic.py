@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from lockstep.agents import distributions
 from lockstep.agents.networks import Layer, apply_mlp, init_mlp
+from lockstep.config import OnPolicyConfig
 from lockstep.protocols import Decision
 
 
@@ -46,6 +47,20 @@ class ActorCritic:
         self._hidden = tuple(hidden_sizes)
         self._activation = activation
         self._init_log_std = init_log_std
+
+    @classmethod
+    def configured(
+        cls, config: OnPolicyConfig, obs_space: spaces.Box, action_space: spaces.Space
+    ) -> ActorCritic:
+        """The networks an algorithm's configuration asks for."""
+        return cls(
+            obs_space,
+            action_space,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            tanh_squash=config.tanh_squash,
+            init_log_std=config.init_log_std,
+        )
 
     def init(self, key: jax.Array) -> ActorCriticParams:
         """Orthogonal initialisation: scale 0.01 for the policy's head, 1 for the value's."""

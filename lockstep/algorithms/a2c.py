@@ -12,14 +12,7 @@ from lockstep.protocols import Minibatch, OnPolicyAgent
 
 def make_a2c(config: A2CConfig, obs_space: spaces.Box, action_space: spaces.Space) -> OnPolicyAgent:
     """A2C's agent for these spaces: ``-log pi(a) A + value_coef (V - target)^2 / 2 - H``."""
-    net = ActorCritic(
-        obs_space,
-        action_space,
-        hidden_sizes=config.hidden_sizes,
-        activation=config.activation,
-        tanh_squash=config.tanh_squash,
-        init_log_std=config.init_log_std,
-    )
+    net = ActorCritic.configured(config, obs_space, action_space)
 
     def loss(params: ActorCriticParams, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         dist = net.policy(params, batch.obs)

@@ -38,14 +38,7 @@ def value_loss(
 
 def make_ppo(config: PPOConfig, obs_space: spaces.Box, action_space: spaces.Space) -> OnPolicyAgent:
     """PPO's agent for these spaces; discrete and continuous actions."""
-    net = ActorCritic(
-        obs_space,
-        action_space,
-        hidden_sizes=config.hidden_sizes,
-        activation=config.activation,
-        tanh_squash=config.tanh_squash,
-        init_log_std=config.init_log_std,
-    )
+    net = ActorCritic.configured(config, obs_space, action_space)
     value_clip = config.clip_epsilon if config.clip_value_loss else None
 
     def loss(params: ActorCriticParams, batch: Minibatch) -> tuple[jax.Array, dict[str, jax.Array]]:
