@@ -53,6 +53,13 @@ class StopRequested(Exception):
         return self.code
 
 
+def _initials(name: str) -> str:
+    """``algo.lr`` for ``algo.learning_rate``."""
+    section, dot, last = name.rpartition(".")
+    words = last.split("_")
+    return section + dot + ("".join(word[:1] for word in words) if len(words) > 1 else last)
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The entry of ``names`` (at least one) that looks most like ``name``.
 
@@ -70,6 +77,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(wanted)
     best, best_ratio = candidates[0], -1.0
+    for candidate in candidates:  # lr for learning_rate
+        if _initials(candidate) == wanted:
+            return candidate
     for candidate in candidates:
         matcher.set_seq1(plain(candidate))
         ratio = matcher.ratio()

@@ -144,6 +144,8 @@ class Workflow(Protocol):
 
     ``step`` gives the metrics of one update, scalars by name (see ``docs/architecture.md``
     for those the host loop reads), and the next state; it may consume the state it is given.
+    The state has the attribute ``params``. A method ``compile(state)``, if there is one, is
+    called before the first ``step``.
     """
 
     steps_per_update: int

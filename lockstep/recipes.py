@@ -31,6 +31,10 @@ from lockstep.workflows.rollout import RolloutSettings
 
 # An evaluation gives up on episodes longer than this and than their own time limit.
 MAX_EVALUATION_STEPS = 10_000
+# What a workflow's class is called with, as keywords.
+WORKFLOW_PARTS = (
+    "env", "agent", "optimizer", "learning_rate", "evaluator", "settings", "mesh", "reduction",
+)  # fmt: skip
 # Adaptive learning rate: factor of one change and the range it stays in.
 RATE_FACTOR, RATE_RANGE = 1.5, (1e-5, 1e-2)
 
@@ -138,7 +142,14 @@ def make_workflow(cfg: RunConfig, mesh: Mesh, *, stochastic_evaluation: bool = F
         ),
     )
     workflow_class = _workflow_class(cfg.workflow_cls)
-    return workflow_class(
+    try:
+        inspect.signature(workflow_class).bind(**dict.fromkeys(WORKFLOW_PARTS))
+    except TypeError as error:
+        raise UsageError(
+            f"workflow_cls={cfg.workflow_cls} does not take the keywords "
+            f"{', '.join(WORKFLOW_PARTS)}: {error}"
+        ) from error
+    workflow = workflow_class(
         env=env,
         agent=agent,
         optimizer=make_optimizer(algo),
@@ -148,6 +159,9 @@ def make_workflow(cfg: RunConfig, mesh: Mesh, *, stochastic_evaluation: bool = F
         mesh=mesh,
         reduction=reduction,
     )
+    if not hasattr(workflow, "steps_per_update"):
+        raise UsageError(f"workflow_cls={cfg.workflow_cls} has no steps_per_update")
+    return workflow
 
 
 def _workflow_class(path: str | None) -> Callable[..., Workflow]:
@@ -163,16 +177,10 @@ def _workflow_class(path: str | None) -> Callable[..., Workflow]:
         raise UsageError(
             f"workflow_cls={path} names no class that can be imported: {error}"
         ) from error
-    missing = [part for part in ("setup", "step", "evaluate", "learn") if not _has(found, part)]
+    missing = [part for part in ("setup", "step", "evaluate", "learn") if not hasattr(found, part)]
     if missing or not isinstance(found, type):
         raise UsageError(
             f"workflow_cls={path} is no workflow: it has no {', '.join(missing) or 'class'} "
             f"(setup, step, evaluate and learn are needed)"
         )
     return found
-
-
-def _has(cls: Any, part: str) -> bool:
-    """Whether a class, or one it is made of, has or promises ``part`` (``step: ...``)."""
-    bases = getattr(cls, "__mro__", ())
-    return hasattr(cls, part) or any(part in inspect.get_annotations(c) for c in bases)

@@ -175,17 +175,21 @@ def write_summary(result: TrainResult, folder: Path) -> None:
 
 def write_fault(folder: Path, rank: int, update: int, phase: str, error: BaseException) -> None:
     """``fault.json``: who failed, where and why; a disk that refuses it is passed over."""
-    record = {
-        "rank": rank,
-        "node": socket.gethostname(),
-        "update": update,
-        "phase": phase,
-        "cause": str(error) or type(error).__name__,
-        "exception": type(error).__name__,
-        "hint": f"fix the cause, then: lockstep train --resume {folder}",
-        "log": None,
-    }
     with contextlib.suppress(OSError):
+        commits = folder / "checkpoints"
+        resumable = commits.is_dir() and any(path.name.isdecimal() for path in commits.iterdir())
+        record = {
+            "rank": rank,
+            "node": socket.gethostname(),
+            "update": update,
+            "phase": phase,
+            "cause": str(error) or type(error).__name__,
+            "exception": type(error).__name__,
+            "hint": f"fix the cause, then: lockstep train --resume {folder}"
+            if resumable
+            else "fix the cause and start a new run: there is no checkpoint yet",
+            "log": None,
+        }
         _write_json(folder / "fault.json", record)
 
 

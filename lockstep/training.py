@@ -100,14 +100,17 @@ class _Loop:
         """From the first file to the summary."""
         state = self._open(resumed)
         state = self._train(state, signals)
+        self.progress.message(f"evaluating:   {self.cfg.eval_episodes} episodes")
         evaluation = self._evaluate(state)
         self.close()
-        return self._summary("completed", state, evaluation)
+        result = self._summary("completed", state, evaluation)
+        self._beat("done")
+        return result
 
     def _open(self, resumed: bool) -> Any:
         """Make or reopen the run's folder; the state to start from."""
         plan = preview(self.cfg, jax.devices()[0].platform, max(self.devices, jax.device_count()))
-        self.progress.header(plan.lines())
+        self.progress.header([*plan.lines(), f"run folder:   {self.folder}"])
         if resumed:
             state, host = restore_newest(
                 self.commits, self.workflow, self.cfg, self.progress.message
@@ -148,16 +151,16 @@ class _Loop:
         if self.update >= self.cfg.updates:
             self.progress.message(f"all {self.cfg.updates} updates were done before")
             return state
-        kept = "; later runs of these sizes take it from disk" if self.cfg.compile_cache else ""
-        self.progress.message(f"compiling:    the update{kept}")
+        self.progress.message("compiling:    the update, or taking it from the compile cache")
         with self._phase("compile"):
-            step = self._compile(state)
+            # A user's own workflow may have nothing to compile ahead.
+            getattr(self.workflow, "compile", lambda state: None)(state)
         self.first_update = self.update
         self.begun = time.perf_counter()
         waiting: tuple[int, dict[str, Any]] | None = None
         while self.update < self.cfg.updates:
             self._beat("update")
-            metrics, state = step(state)
+            metrics, state = self.workflow.step(state)
             if waiting is not None:
                 self._report(*waiting)
             self.update += 1
@@ -175,6 +178,7 @@ class _Loop:
             if stop and not last:
                 self._stop_clock(state)
                 self._summary("stopped", state, None)
+                self.progress.message(f"to go on:     lockstep train --resume {self.folder}")
                 raise StopRequested(stop, self.update)
         self._stop_clock(state)
         return state
@@ -183,11 +187,6 @@ class _Loop:
         """Take the time of all updates, the last one's end included."""
         jax.block_until_ready(state)
         self.timers.add("train", time.perf_counter() - self.begun - self._pauses())
-
-    def _compile(self, state: Any) -> Any:
-        """The step as a compiled program where it can be compiled ahead."""
-        lower = getattr(self.workflow.step, "lower", None)
-        return self.workflow.step if lower is None else lower(state).compile()
 
     def _evaluate(self, state: Any) -> dict[str, Any]:
         jax.block_until_ready(state)  # an update that still runs is no part of the evaluation

@@ -110,7 +110,7 @@ def train_all(task: str, shuffle: str, seeds: int) -> list[dict[str, Any]]:
     devices = start_devices(cfg)
     start_compile_cache(cfg.compile_cache)
     workflow = make_workflow(cfg, make_mesh(devices))
-    step = workflow.step.lower(workflow.setup(jax.random.key(0))).compile()
+    step = workflow.program.lower(workflow.setup(jax.random.key(0))).compile()
     runs = []
     for seed in range(seeds):
         runs.append(train_one(step, workflow, cfg, seed))

@@ -12,7 +12,6 @@ Shapes: ``B`` blocks in total, ``b`` on this device, ``n`` environments a block,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,8 +79,6 @@ class OnPolicyWorkflow:
     ``optax.scale_by_adam``); the rate is part of the state.
     """
 
-    step: Callable[[OnPolicyState], tuple[dict[str, Any], OnPolicyState]]
-
     def __init__(
         self,
         *,
@@ -120,7 +117,7 @@ class OnPolicyWorkflow:
             reduction,
         )
         specs = self._specs()
-        self.step = jax.jit(
+        self.program: Any = jax.jit(
             jax.shard_map(
                 self._update, mesh=mesh, in_specs=(specs,), out_specs=(Spec(), specs),
                 check_vma=False,
@@ -128,6 +125,14 @@ class OnPolicyWorkflow:
             donate_argnums=0,
             compiler_options=reduction.compiler_options,
         )  # fmt: skip
+
+    def step(self, state: OnPolicyState) -> tuple[dict[str, Any], OnPolicyState]:
+        """One update; the state given is consumed."""
+        return self.program(state)
+
+    def compile(self, state: OnPolicyState) -> None:
+        """Compile the update for states like ``state``, ahead of the first ``step``."""
+        self.program = self.program.lower(state).compile()
 
     @property
     def enable_multi_devices(self) -> bool:

@@ -103,17 +103,11 @@ class Recording(OnPolicyWorkflow):
     calls: ClassVar[list[str]] = []
     after: ClassVar[dict[int, Callable[[Any], Any]]] = {}
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        compiled = self.step
-
-        def step(state: Any) -> Any:
-            metrics, state = compiled(state)
-            self.calls.append("step")
-            hook = self.after.get(int(state.update))
-            return metrics, state if hook is None else hook(state)
-
-        self.step = step
+    def step(self, state: Any) -> Any:
+        metrics, state = super().step(state)
+        self.calls.append("step")
+        hook = self.after.get(int(state.update))
+        return metrics, state if hook is None else hook(state)
 
     def setup(self, key: jax.Array) -> Any:
         self.calls.append("setup")

@@ -48,7 +48,7 @@ def test_a_nan_that_fails_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[s
     fault = helpers.read_json(tmp_path / "run" / "fault.json")
     assert (fault["rank"], fault["update"], fault["exception"]) == (0, 2, "TrainingFailed")
     assert f"lockstep: {fault['cause']}" == told
-    assert fault["hint"] == "fix the cause, then: lockstep train --resume run"
+    assert fault["hint"] == "fix the cause and start a new run: there is no checkpoint yet"
     assert sorted(fault) == sorted("rank node update phase cause exception hint log".split())
     assert [line["nan_envs"] for line in read_metrics("run")] == [0, 1]
     assert not Path("run/summary.json").exists()

@@ -83,7 +83,7 @@ def test_files(straight: tuple[Path, Any]) -> None:
     assert from_yaml(run / "config.yaml").num_envs == NUM_ENVS
     beat = helpers.read_json(run / "ranks" / "0.heartbeat")
     assert sorted(beat) == ["attempt", "host", "phase", "pid", "rank", "time", "update"]
-    assert (beat["rank"], beat["update"], beat["phase"]) == (0, 20, "evaluate")
+    assert (beat["rank"], beat["update"], beat["phase"]) == (0, 20, "done")
 
 
 def test_one_line_an_update(straight: tuple[Path, Any]) -> None:
@@ -137,7 +137,8 @@ def test_header_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert lines[2].startswith("devices:      2 cpu")
     (first,) = [line for line in lines if line.startswith("update 1/20")]
     assert first.startswith("update 1/20  512 steps")
-    assert lines[-1].startswith("update 20/20  10.2k steps")
+    assert lines[-2].startswith("update 20/20  10.2k steps")
+    assert lines[-1] == "evaluating:   8 episodes"
 
 
 def test_no_return_before_an_episode_ends(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import lockstep
 from lockstep import cli
 from lockstep.compose import from_yaml
+from lockstep.telemetry import read_metrics
 from tests.training import helpers
 from tests.training.environments import Recording
 
@@ -27,6 +28,10 @@ def goal(limit=5):
 
 
 class Own(OnPolicyWorkflow):
+    def step(self, state):
+        metrics, state = super().step(state)
+        return metrics | {"twice_the_loss": 2 * metrics["loss"]}, state
+
     def evaluate(self, state):
         metrics, state = super().evaluate(state)
         told.append(int(state.update))
@@ -51,6 +56,8 @@ def test_environment_and_workflow_from_the_working_directory(
     assert 1.0 < result.return_mean < 3.0
     told = sys.modules.pop("own_module").told
     assert told == [2]
+    for line in read_metrics(tmp_path / "run"):  # the float32 loss, doubled exactly
+        assert line["twice_the_loss"] == 2 * line["loss"]
     cfg = from_yaml(tmp_path / "run" / "config.yaml")
     assert (cfg.task, cfg.workflow_cls) == ("own_module:goal", "own_module.Own")
     again = lockstep.evaluate(tmp_path / "run")

@@ -62,7 +62,7 @@ def test_no_finished_episode_gives_no_return(never_ending):  # type: ignore[no-u
 
 
 def test_one_episode_of_0_and_99_of_100_have_the_mean_99(never_ending):  # type: ignore[no-untyped-def]
-    captured = never_ending.step.lower(never_ending.setup(jax.random.key(0))).out_info[0]
+    captured = never_ending.program.lower(never_ending.setup(jax.random.key(0))).out_info[0]
     metrics = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), captured)
     # What two blocks add up to: one of them finishes 1 episode, the other 99.
     parts = [(1, 0.0, 0.0, 10.0), (99, 9900.0, 990_000.0, 99 * 20.0)]
