@@ -24,6 +24,7 @@ from lockstep.config import RunConfig
 from lockstep.devices import cpu_devices, expected_devices
 from lockstep.distributed.mesh import prepare_devices
 from lockstep.errors import UsageError
+from lockstep.runs import claim_folder
 from lockstep.sizes import plan_devices
 from lockstep.version import VERSION
 
@@ -81,6 +82,14 @@ def start_compile_cache(folder: str | None) -> None:
         path = Path(base) / "lockstep" / "jax" if folder == "default" else Path(folder)
         jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def claim_together(folder: Path) -> None:
+    """Rank 0 makes the new run's folder; no rank writes in it before."""
+    if jax.process_index() == 0:
+        claim_folder(folder)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("the run's folder is there")
 
 
 class StopSignals:

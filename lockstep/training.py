@@ -19,7 +19,14 @@ from lockstep.config import RunConfig
 from lockstep.distributed.mesh import make_mesh
 from lockstep.errors import StopRequested, TrainingFailed, UsageError
 from lockstep.evaluating import restore_newest, run_key
-from lockstep.host import StopSignals, start_compile_cache, start_devices, stop_signals, versions
+from lockstep.host import (
+    StopSignals,
+    claim_together,
+    start_compile_cache,
+    start_devices,
+    stop_signals,
+    versions,
+)
 from lockstep.layers import as_tree
 from lockstep.preview import preview
 from lockstep.progress import Progress
@@ -34,7 +41,6 @@ from lockstep.results import (
     write_fault,
     write_summary,
 )
-from lockstep.runs import claim_folder
 from lockstep.telemetry import Heartbeat, MetricsWriter, Timers
 from lockstep.telemetry_trackers import require_wandb
 
@@ -128,8 +134,7 @@ class _Loop:
             )
         else:
             state = self.workflow.setup(run_key(self.cfg))
-            if self.rank == 0:
-                claim_folder(self.folder)
+            claim_together(self.folder)
         (self.folder / "ranks").mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
             (self.folder / "config.yaml").write_text(to_yaml(self.cfg))
@@ -212,10 +217,8 @@ class _Loop:
         seconds = time.perf_counter() - self.begun - self._pauses()
         rate = (update - self.first_update) * self.workflow.steps_per_update / seconds
         line = update_scalars(values, update, self.workflow.steps_per_update)
-        line |= {
-            "env_steps_per_second": rate,
-            "wall_seconds": time.perf_counter() - self.started,
-        }
+        line["env_steps_per_second"] = rate
+        line["wall_seconds"] = time.perf_counter() - self.started
         if evaluation is not None:
             line |= {f"eval_{name.removeprefix('eval_')}": x for name, x in evaluation.items()}
         assert self.writer is not None
@@ -246,16 +249,10 @@ class _Loop:
             raise TrainingFailed(f"update {update}: {bad[0]} is not finite, training stopped")
 
     def _commit(self, state: Any) -> None:
+        steps = self.update * self.workflow.steps_per_update
+        counters = {"update": self.update, "steps": steps, "versions": self.versions}
         with self._phase("save"):
-            self.commits.save(
-                self.update,
-                state,
-                {
-                    "update": self.update,
-                    "steps": self.update * self.workflow.steps_per_update,
-                    "versions": self.versions,
-                },
-            )
+            self.commits.save(self.update, state, counters)
 
     def _summary(self, status: str, state: Any, evaluation: dict[str, Any] | None) -> TrainResult:
         """Put the run in numbers and write ``summary.json`` (rank 0)."""

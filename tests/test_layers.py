@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compose": {"config", "devices", "errors", "envs.catalog", "layers"},
     "recipes": PARTS | {"agents", "algorithms", "envs", "workflows"},
     "version": set(),
-    "host": {"version", "config", "devices", "distributed", "errors"},
+    "host": {"version", "runs", "config", "devices", "distributed", "errors"},
     "results": {"config", "host", "telemetry"},
     "evaluating": PARTS | REQUEST | {"checkpoint", "host", "recipes", "results"},
     "training": PARTS
